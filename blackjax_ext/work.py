@@ -18,16 +18,6 @@ from blackjax_ext.equations import equations_in, primitives_in, programs_in
 from blackjax_ext.primitives import CALLBACKS, FACTORIZATIONS
 from blackjax_ext.types import Function
 
-__all__ = [
-    "batch_of_factorizations",
-    "bytes_of",
-    "evaluated",
-    "is_factoring",
-    "largest",
-    "operations",
-    "traced",
-]
-
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
 # operations that jaxlib counts for a factorization or a solve, in cubes of its columns

@@ -12,8 +12,6 @@ from jax import Array
 
 from numpyro_fwd.file_rows import FileRows
 
-__all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
-
 PLATFORMS = "jax_platforms"  # of jax.config
 NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
 HOW_TO_READ = (

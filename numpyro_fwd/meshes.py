@@ -24,17 +24,6 @@ from blackjax_ext.meshes import CHAINS, ROWS, num_shards, on_host
 from numpyro_fwd.bridge.numpyro_private import hide_bars
 from numpyro_fwd.types import Args
 
-__all__ = [
-    "check_agreement",
-    "check_run",
-    "gather",
-    "is_local",
-    "join_processes",
-    "make_mesh",
-    "over_chains",
-    "shard_rows",
-]
-
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
 MAX_BYTES_SHOWN = (
     2**12

@@ -56,8 +56,6 @@ from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = ["LocalModel", "Path", "evaluator", "first_paths", "follow_paths", "newton_model"]
-
 Turn: TypeAlias = tuple[Array, Array, "Path"]  # its number, whether it is the last, and the paths
 ModelFn: TypeAlias = Callable[["Path", Array], "LocalModel"]
 Evaluate: TypeAlias = Callable[[Array], Array]

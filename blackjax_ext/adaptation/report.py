@@ -18,28 +18,6 @@ from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.precision import NOISE_RESOLUTION
 
-__all__ = [
-    "STILL",
-    "Health",
-    "Hidden",
-    "SiteSizes",
-    "hidden_message",
-    "is_bad",
-    "is_lost",
-    "judge",
-    "listed",
-    "lost_message",
-    "messages",
-    "names_of",
-    "places_message",
-    "r_hat",
-    "sites_of",
-    "stuck_message",
-    "unmixed_message",
-    "warn",
-    "warn_of_starts",
-]
-
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
 SHORT_MOVE = 0.01  # of a standard deviation, below which a move is short
 MIN_EFFECTIVE = 5.0  # effective draws of a window, below which its chains tell nothing

@@ -49,21 +49,6 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "Plan",
-    "WarmupInfo",
-    "adapt",
-    "begin",
-    "bind",
-    "check_differentiation",
-    "check_target",
-    "first_frame",
-    "ravel_each",
-    "states_at",
-    "warmup",
-]
-
-
 ADVICE = (
     "Use blackjax_ext.auto_mala, whose steps adapt to the position, reparametrize the target, give "
     "a higher target_acceptance_rate, which makes steps shorter, or use blackjax.nuts."

@@ -52,30 +52,6 @@ from jax import Array
 from blackjax_ext.checks import item_of
 from blackjax_ext.metrics.factor import Factor
 
-__all__ = [
-    "AdaptState",
-    "AdaptationSchedule",
-    "Centres",
-    "Moments",
-    "Motion",
-    "Slopes",
-    "cap",
-    "centres",
-    "ends",
-    "frozen",
-    "init",
-    "off_resonance",
-    "pooled",
-    "pull",
-    "rescue",
-    "start_counting",
-    "update_metric",
-    "update_moments",
-    "update_slopes",
-    "update_step",
-    "watch",
-]
-
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 DOUBLED = 7, 15, 31  # steps of a doubled trajectory; of 3 the step size is that of few dimensions
 MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone

@@ -54,32 +54,6 @@ from jax.scipy.linalg import solve_triangular
 
 from blackjax_ext.precision import exact_products
 
-__all__ = [
-    "AT_THE_MEAN",
-    "ColumnsNoise",
-    "Law",
-    "LocFactor",
-    "LocFactorNoise",
-    "LocScale",
-    "LocScaleNoise",
-    "LongWalk",
-    "Pseudo",
-    "Walk",
-    "WalkNoise",
-    "Waves",
-    "centred",
-    "coarseness_of",
-    "into",
-    "moved",
-    "out",
-    "rounding",
-    "seen",
-    "unresolved",
-    "walk",
-    "widths",
-]
-
-
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms

@@ -37,19 +37,6 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, Pseudo
 from blackjax_ext.stacking import stacked
 
-__all__ = [
-    "Frame",
-    "Learned",
-    "Seen",
-    "Sums",
-    "count",
-    "first_learned",
-    "learn",
-    "look",
-    "of_effects",
-    "zeros_by_shape",
-]
-
 MIN_DRAWS = 20  # below, a window says nothing
 MOST_HIDDEN = 0.1  # of what rounding may hide, of an observation
 

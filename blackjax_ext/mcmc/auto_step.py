@@ -45,8 +45,6 @@ from jax.typing import DTypeLike
 from blackjax_ext.precision import inner
 from blackjax_ext.types import select
 
-__all__ = ["MAX_EXPONENT", "Band", "PhasePoint", "StepSearch", "draw_band", "search"]
-
 MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of a
 # narrow band the way back selects the same step less often, and more trials are needed

@@ -27,14 +27,6 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.equations import primitives_in
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "SERVING",
-    "Differentiation",
-    "Wanted",
-    "differenced",
-    "differentiation_of",
-]
-
 Wanted: TypeAlias = Literal["reverse", "forward", "none"]
 # "gradients" is reverse mode where forward mode fails, of the density or of its gradient
 Differentiation: TypeAlias = Literal["reverse", "gradients", "forward", "none"]

@@ -12,8 +12,6 @@ from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.metrics.structures import Dense, Diagonal
 from blackjax_ext.types import select
 
-__all__ = ["LowRank"]
-
 LOW_RANK_RIDGE = 1e-3  # of the identity beside whitened covariances
 
 

@@ -10,8 +10,6 @@ from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import select
 
-__all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

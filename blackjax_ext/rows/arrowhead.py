@@ -21,21 +21,6 @@ import numpy as np
 
 from blackjax_ext.metrics.factors import scaled_eigen
 
-__all__ = [
-    "Arrow",
-    "Cubic",
-    "Eliminated",
-    "Whitening",
-    "cast",
-    "eliminate",
-    "identity_whitening",
-    "inverse_factor",
-    "least_eigenvalue",
-    "refined",
-    "seen_first",
-    "worst_condition",
-]
-
 NUM_CONDITIONED = 16  # groups whose condition number is looked at
 
 

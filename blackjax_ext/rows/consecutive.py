@@ -27,8 +27,6 @@ from jax.extend.core import Literal
 from blackjax_ext.equations import outputs_of, read_program
 from blackjax_ext.meshes import ROWS, shard_first_axis
 
-__all__ = ["at_chunk", "at_consecutive"]
-
 # what a gather may say of itself; one that says more may mean something else
 GATHER_PARAMETERS = {
     "dimension_numbers",

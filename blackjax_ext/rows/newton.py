@@ -41,22 +41,6 @@ from blackjax_ext.rows.arrowhead import (
 )
 from blackjax_ext.rows.compensated_sums import Pair
 
-__all__ = [
-    "TOLERANCES",
-    "Derivatives",
-    "DerivativesFn",
-    "Energy",
-    "EnergyPasses",
-    "HostPosition",
-    "Stationary",
-    "descend",
-    "in_double",
-    "newton",
-    "newton_step",
-    "resolved",
-    "spacing",
-]
-
 # from a start where an exponential of a row is e^k too large, about k of them
 MAX_NEWTON_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long

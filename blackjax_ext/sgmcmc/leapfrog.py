@@ -52,18 +52,6 @@ from blackjax_ext.precision import inner
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.types import Unravel
 
-__all__ = [
-    "Phase",
-    "TrajectoryInfo",
-    "check_friction",
-    "first_momentum",
-    "gradient_estimator",
-    "propose",
-    "step",
-    "trajectory",
-]
-
-
 AT_ONCE = 2**16  # a trajectory with fewer random numbers draws them before it starts
 
 

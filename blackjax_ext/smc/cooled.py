@@ -28,8 +28,6 @@ from jax import Array
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.smc.tempered import COVARIANCE, population_metric
 
-__all__ = ["COLDEST", "Place", "missed_evidence", "place_of"]
-
 COLDEST = 8.0  # the last temperature: a normal is then a third as wide
 SURE = 3.0  # standard errors that are taken off the mass of a place
 REACH = 4.0  # sds of the squared distance from the centre of a normal, which a place ends at

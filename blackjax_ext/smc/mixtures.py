@@ -22,8 +22,6 @@ from jax import Array
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 
-__all__ = ["Mixture", "fit"]
-
 NUM_ITERATIONS = 10
 STRENGTH = 10.0  # particles' worth of the variances within all components
 MIN_COMPONENT_SHARE = 0.1  # of the proposals, for all components together

@@ -53,21 +53,6 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-__all__ = [
-    "Population",
-    "ResamplingFn",
-    "concentration",
-    "conditional_ess",
-    "effective_sample_size",
-    "guard",
-    "resample",
-    "resample_below",
-    "shifted_log_factors",
-    "softened",
-    "union",
-    "update_weights",
-]
-
 NUM_BISECTIONS = 30
 LEAST_POWER = -40.0  # of two: below it factors change nothing
 

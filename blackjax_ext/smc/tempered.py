@@ -22,20 +22,6 @@ from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import GradientMode, ValueAndGradient, value_and_gradient
 from blackjax_ext.types import LogDensity, Unravel
 
-__all__ = [
-    "PriorAndLikelihood",
-    "Tempered",
-    "covariance",
-    "heat",
-    "metric_option",
-    "next_temperature",
-    "population_metric",
-    "tempered",
-    "tempered_loglikelihood",
-    "variances",
-    "weighted",
-]
-
 NUM_HALVINGS = 45
 PARTICLES, COVARIANCE = "particles", "covariance"
 UNWEIGHTED_SHARE = 1e-3

@@ -36,8 +36,6 @@ from jax import Array
 
 from blackjax_ext.rows.shuffles import times_fraction
 
-__all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
-
 PROBABILITY_STEPS = 2.0**23
 NUM_WORDS = 3  # random words of an outcome
 BLOCK_SIZE = 2**17  # numbers whose intermediate results are kept at once

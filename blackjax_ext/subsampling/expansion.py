@@ -71,8 +71,6 @@ from blackjax_ext.subsampling.mode import (
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
-__all__ = ["Expansion", "expand", "expand_groups", "surrogate"]
-
 # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
 MIN_BOUND_SHARE = 1e-3
 # what rounding may take from a bound

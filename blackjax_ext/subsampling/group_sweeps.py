@@ -78,8 +78,6 @@ from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 
-__all__ = ["GroupSweepsInfo", "GroupSweepsState", "build_kernel", "group_sweeps", "init"]
-
 ANGLE = 2.0  # the autocorrelation of a normal is cos(2) = -0.4
 # of the groups: proposals have heavy tails, and angles that are halved up to so many times
 HEAVY_SHARE, NUM_SHORTER = 0.3, 5

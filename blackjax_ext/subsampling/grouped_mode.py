@@ -62,8 +62,6 @@ from blackjax_ext.subsampling.mode import (
 )
 from blackjax_ext.types import Function
 
-__all__ = ["GroupPasses", "find_anchor"]
-
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
 NUM_DRAW_PAIRS = 8  # around the mode, with their opposites
 MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is

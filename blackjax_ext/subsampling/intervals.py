@@ -14,19 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = [
-    "Interval",
-    "around",
-    "around_all",
-    "exp",
-    "hull",
-    "magnitude",
-    "outward",
-    "piecewise",
-    "points",
-    "square",
-]
-
 # rounding of one operation, in units of eps; of an exponential or a logarithm too
 ULPS = 8.0
 

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["gradient_and_blocks", "laplace_approximation", "solved"]
-
 FLAT = 1e-3  # root of a precision in coordinates of the anchor: below, it is no precision
 
 

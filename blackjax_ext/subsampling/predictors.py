@@ -46,8 +46,6 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.families import Family, Kind
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["LinearPredictor", "Responses", "linear_predictor", "loss_remainder"]
-
 LEGENDRE_NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
 LEGENDRE_NODES, WEIGHTS = 0.5 + 0.5 * LEGENDRE_NODES, 0.5 * WEIGHTS  # on (0, 1)
 THREE = LEGENDRE_NODES[[0, 2, 4]]

@@ -30,8 +30,6 @@ from jax import Array
 
 from blackjax_ext.subsampling.expansion import Expansion
 
-__all__ = ["MoveEnds", "Reaches", "change_bounds", "expected_rows", "reaches_of"]
-
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
 BOUND_MARGIN = 1.001  # of a bound, for rounding
 

@@ -53,8 +53,6 @@ from blackjax_ext.subsampling.passes import (
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
 
-__all__ = ["RowBounds", "has_changed", "radius_of", "row_bounds"]
-
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
 # what rounding may add to a distance

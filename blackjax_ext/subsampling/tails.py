@@ -24,8 +24,6 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import jacobians
 from blackjax_ext.subsampling.remainders import loss_remainders
 
-__all__ = ["MAX_GAP", "may_differ", "tail_gap"]
-
 DISTANCE = 4.0  # standard deviations
 MAX_GAP = 3.0  # a gap from which on tails are missed
 NUM_ROWS_COMPARED = (

@@ -45,8 +45,6 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.reaches import Reaches, change_bounds
 from blackjax_ext.subsampling.remainders import read_moved_rows, remainder_change
 
-__all__ = ["FACTORS", "WEIGHTS", "EventRule", "Events", "thin"]
-
 # events at once, and those expected of a piece of the time, so that the lanes rarely run out
 LANES, PIECE = 32, 20.0
 GROUP_LANES, GROUP_PIECE = 256, 200.0

@@ -22,17 +22,6 @@ from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
-__all__ = [
-    "check_latents",
-    "check_likelihoods",
-    "check_prior",
-    "constrain",
-    "draw_prior",
-    "split_logdensity",
-    "warn_of_ties",
-    "warn_without_likelihood",
-]
-
 UNWRAPPED = "_unwrapped"  # the end of the names that numpyro's CircularReparam gives
 MAX_TIES = 0.02  # of the prior draws, at one place: by as much its density and its draws disagree
 ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision has many equal ones

@@ -52,8 +52,6 @@ from numpyro_fwd.bridge.traces import first_sites, is_latent
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
-__all__ = ["check_rows_apart", "checked_rows"]
-
 NUM = 32  # rows of a small minibatch
 MOST_ROWS = 4096  # rows that are read at once
 LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few

@@ -11,8 +11,6 @@ from numpyro_fwd.types import Model
 if TYPE_CHECKING:
     from numpyro_fwd.kernels.subsampled_rows import Subsampled
 
-__all__ = ["AMAGOLD"]
-
 # acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
 # distance d, where d^2 exp(-c d) is greatest at exp(-2)
 SUBSAMPLED_ACCEPT_PROB = 0.25

@@ -10,8 +10,6 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.cooled import missed_evidence, place_of
 
-__all__ = ["SHARE", "TEMPERATURES", "complaints_of_cooling", "drawn_from"]
-
 SHARE = 0.5  # of the conditional effective sample size that is left, since nothing is estimated
 TEMPERATURES = 30  # at most: a normal in 100 dimensions takes 15
 LEAST_MISSED, ERRORS_MISSED = 0.2, 3.0  # of the log evidence, in nats and in standard errors

@@ -26,8 +26,6 @@ from numpyro_fwd.types import Args, Kwargs, Model
 if TYPE_CHECKING:
     from numpyro_fwd.kernels.subsampled_rows import Subsampled
 
-__all__ = ["ControlVariate", "MinibatchKernel", "MinibatchOptions"]
-
 ControlVariate = Literal["second_order"]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with

@@ -22,8 +22,6 @@ from jax import Array
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["NOTHING", "Notice", "is_concrete", "is_said"]
-
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 MOST_EVENTS = 2**28
 

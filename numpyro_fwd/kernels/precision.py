@@ -18,8 +18,6 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics.factor import Factor
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["NUM_COMPARED", "check_products", "points_around"]
-
 NUM_COMPARED = 8
 MAX_ERROR = 0.01  # nats that nobody sees in a posterior
 MAX_ROUNDINGS = 8.0  # roundings of the energy that full precision would not take away

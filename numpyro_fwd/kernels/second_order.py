@@ -15,8 +15,6 @@ from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.named import NamedKernel
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
-
 # in whitened coordinates a normal posterior has curvature 1: a lesser floor makes steps longer than
 # the posterior where curvature is negative, and needs several times the evaluations (docs/results)
 WHITENED_FLOOR = 1.0

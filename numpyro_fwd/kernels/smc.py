@@ -56,8 +56,6 @@ from numpyro_fwd.kernels.smc_state import (
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
-
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
 MAX_CHANGE = 0.5

@@ -15,11 +15,6 @@ from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.kernels.notices import Notice
 
-__all__ = [
-    *("MANY_PARTICLES", "OF_ANNEALING", "LangevinSMCKernelState"),
-    *("described", "warn_of_annealing"),
-]
-
 MANY_PARTICLES = 1_000
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of

@@ -44,8 +44,6 @@ from numpyro_fwd.subsampling.predictors import (
 )
 from numpyro_fwd.table_file import TableFile
 
-__all__ = ["Subsampled", "SubsampledRows", "subsampled_of"]
-
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too
 MANY_ROWS = 1000  # rows of a test that are few, whatever the share of all rows
 OFF_ANCHOR = (

@@ -11,8 +11,6 @@ from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc.sampler import ravel
 from numpyro_fwd.partial_bayes.training import Result
 
-__all__ = ["Softening", "has_no_weights", "wander", "warn_of"]
-
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 LATE_SHARE, MIN_LATE = 0.1, 10  # of the steps, whose median loss is held against the first one
 MAX_WANDER = 1.0  # of the particles' own sds: they then claim less than half of their squared error

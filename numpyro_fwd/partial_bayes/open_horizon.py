@@ -48,8 +48,6 @@ from numpyro_fwd.partial_bayes.training import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
-__all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
-
 LONGEST_STEP = 0.03  # of those that are chosen by the number of observed values
 NUM_ASKED = 4  # particles that are asked whether a row has a density
 

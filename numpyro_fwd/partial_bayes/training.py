@@ -17,20 +17,6 @@ from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 from numpyro_fwd.types import Kwargs, SiteValues
 
-__all__ = [
-    "Best",
-    "Program",
-    "Result",
-    "TrainingState",
-    "check_resumable",
-    "first_state",
-    "loss_by",
-    "loss_on",
-    "result_of",
-    "split_validation",
-    "train",
-]
-
 NUM_REPORTS = 20
 
 

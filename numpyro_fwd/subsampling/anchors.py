@@ -16,8 +16,6 @@ from numpyro_fwd.bridge.plates import first_rows
 from numpyro_fwd.bridge.traces import first_sites, is_latent, prior_sites
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["MODE", "check_anchor", "position_of_anchor"]
-
 MODE: Literal["mode"] = "mode"
 
 

@@ -48,8 +48,6 @@ from numpyro_fwd.bridge.traces import first_sites, sites_at, unwrapped
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
 from numpyro_fwd.types import Model, Site
 
-__all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
-
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")
 FAR_POINT = 2.0**40

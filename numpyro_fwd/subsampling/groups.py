@@ -51,8 +51,6 @@ from numpyro_fwd.subsampling.predictors import (
 )
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]
-
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
 PRIOR_ROUNDING = 1e-5  # of a term of the prior

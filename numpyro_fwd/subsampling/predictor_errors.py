@@ -17,8 +17,6 @@ from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import has_changed
 from blackjax_ext.types import Function
 
-__all__ = ["WITHOUT_LIMIT", "explain_predictors", "is_bent"]
-
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 NUM_CHECKED = 1000
 

@@ -49,14 +49,6 @@ from numpyro_fwd.subsampling.predictor_errors import WITHOUT_LIMIT, explain_pred
 from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 from numpyro_fwd.types import Site, Sites
 
-__all__ = [
-    "expanded",
-    "explaining_predictors",
-    "linear_predictor_of",
-    "read_by_program",
-    "single_plate",
-]
-
 
 def linear_predictor_of(model: RowModel, z: Any) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.

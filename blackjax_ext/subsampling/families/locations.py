@@ -28,8 +28,6 @@ from blackjax_ext.subsampling.families.logits import bend, bend_of_bend, skew, s
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
 from blackjax_ext.types import Function
 
-__all__ = ["gumbel", "logistic", "normal", "smoothed_laplace", "student_t"]
-
 
 def log_of(name: str, value: Any) -> Any:
     """Logarithm of a known parameter, which is positive; None stays None."""

@@ -35,13 +35,6 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval
 
-__all__ = [
-    "half_step",
-    "half_step_third",
-    "stirling_derivatives",
-    "stirling_excess",
-]
-
 LARGE_ARGUMENT = 10.0
 SHIFT = 10  # steps up to where the series serves
 

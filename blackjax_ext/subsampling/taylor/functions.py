@@ -41,25 +41,6 @@ from jax.scipy.special import digamma, gammaln, log_ndtr, zeta
 
 from blackjax_ext.subsampling.intervals import Interval, around_all, outward, piecewise, points
 
-__all__ = [
-    "digamma_",
-    "erf_",
-    "exp_",
-    "expm1_",
-    "lgamma_",
-    "log1p_",
-    "log_",
-    "log_ndtr_",
-    "logistic_",
-    "power_",
-    "reciprocal_",
-    "rising_",
-    "rsqrt_",
-    "softplus_",
-    "sqrt_",
-    "tanh_",
-]
-
 Coefficients = list[Interval]
 # where the log-gamma function turns
 GAMMA_TURN = 1.4616321449683622

@@ -25,6 +25,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.tree_util import Partial
 
+from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
@@ -135,13 +136,10 @@ def expanded_groups(
     z: SiteValues,
     *,
     say: Callable[[str], None],
-    max_shared: int = 512,
-    find_mode: bool = True,
 ) -> GroupedModel | None:
     """The rows of a full view expanded by groups, without its data; None where it has no groups.
 
-    With `find_mode` False at `z` itself. Nor are there any where more than `max_shared` coordinates
-    would not belong to them.
+    Nor are there any where more coordinates would not belong to them than a Hessian is taken in.
 
     Raises
     ------
@@ -157,12 +155,12 @@ def expanded_groups(
         if found is None:
             return None
         layout, level = found
-        if layout.grouping.size > max_shared:
+        if layout.grouping.size > BUDGET.dimensions["reverse"]:
             return None
         predictor = grouped_predictor_of(model, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
         try:
-            expansion = expand_groups(predictor, z, find_mode=find_mode, say=say)
+            expansion = expand_groups(predictor, z, say=say)
             return GroupedModel(expansion.without_data(), layout)
         except ValueError:
             # scales of single groups among what is shared are held while the mode is looked for

@@ -326,10 +326,9 @@ def expanded(
     z: Any,
     *,
     say: Callable[[str], None],
-    find_mode: bool = True,
     **options: Any,
 ) -> Expansion:
-    """The rows of a full view expanded at the mode near `z`, or at `z` itself, without its data.
+    """The rows of a full view expanded at the mode near `z`, without its data.
 
     `say` is told what is being done. The `options` are those of
     :func:`blackjax_ext.potentials.expand`.
@@ -342,8 +341,7 @@ def expanded(
     """
 
     def attempt(posterior):
-        expansion = expand(posterior, z, find_mode=find_mode, say=say, **options)
-        return expansion.without_data()
+        return expand(posterior, z, say=say, **options).without_data()
 
     return explaining_predictors(model, z, attempt)
 

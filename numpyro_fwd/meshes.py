@@ -29,7 +29,6 @@ MAX_BYTES_SHOWN = (
     2**12
 )  # bytes of what each process says of itself; a longer text is compared, not shown
 DIGEST = 32
-PATIENCE = 60
 
 
 def join_processes(
@@ -37,7 +36,7 @@ def join_processes(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    seconds: int = PATIENCE,
+    seconds: int = 60,
     **options: Any,
 ) -> None:
     """Let this process be one of many; call it before any other use of JAX.

@@ -22,8 +22,6 @@ from blackjax_ext.coordinates.learning import of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
-NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
-
 
 class Placed(NamedTuple):
     """The position that coordinates map to, and the log determinant of the map.
@@ -157,7 +155,8 @@ def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
 
     ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, pseudo, placed.laws))
     place = jnp.argmax(ratios)
-    return jnp.where(ratios[place] <= NEARLY, -1, place).astype(jnp.int32)
+    # of what rounding may hide: a chain that comes so near would go on
+    return jnp.where(ratios[place] <= 0.25, -1, place).astype(jnp.int32)
 
 
 def is_law(node: Any) -> bool:

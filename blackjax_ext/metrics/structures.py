@@ -199,7 +199,8 @@ class Dense(Factor):
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Dense":
         """See `Factor.balanced`; more of the identity is added the fewer draws there are."""
         scale = balance(jnp.diagonal(covariance), jnp.diagonal(curvature), num_draws)
-        ridge = RIDGE * scale.size / num_draws * jnp.eye(scale.size, dtype=scale.dtype)
+        # of the identity, for as many draws as dimensions
+        ridge = 0.1 * scale.size / num_draws * jnp.eye(scale.size, dtype=scale.dtype)
         mean = geometric_mean(
             covariance / scale[:, None] / scale + ridge, curvature * scale[:, None] * scale + ridge
         )

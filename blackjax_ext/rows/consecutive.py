@@ -23,8 +23,6 @@ from jax.extend.core import Literal
 from blackjax_ext.equations import outputs_of, read_program
 from blackjax_ext.meshes import ROWS, shard_first_axis
 
-MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
-
 
 class Known(Enum):
     """Facts about a value in the program.
@@ -89,7 +87,7 @@ def at_consecutive(
 
     # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
     # it always has
-    most_axes = 1 if num_blocks == 1 else MOST_AXES
+    most_axes = 1 if num_blocks == 1 else 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
     outputs = read_program(
         closed,
         [(rows, Known.ROWS)],

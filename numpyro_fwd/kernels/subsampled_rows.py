@@ -42,7 +42,6 @@ from numpyro_fwd.subsampling.predictors import (
 from numpyro_fwd.table_file import TableFile
 
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too
-MANY_ROWS = 1000  # rows of a test that are few, whatever the share of all rows
 NO_FORWARD_MODE_OF_ROWS = (
     'acceptance="subsampled" reads a model in forward mode, and this one has gradients alone (a '
     "custom_vjp, as an ODE solver has); AMAGOLD(model), which reads all rows, L2MC(model), and "
@@ -187,7 +186,8 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
     if not not_jax_tracer(expected):
         return
     num_expected = float(on_host(expected))  # a collective: in every process
-    if num_expected <= max(num_rows / 2, MANY_ROWS) or not is_first_process():
+    # rows of a test that are few, whatever the share of all rows
+    if num_expected <= max(num_rows / 2, 1000) or not is_first_process():
         return
     why = "the posterior is not close to normal for its number of rows"
     if sites := loose():

@@ -52,7 +52,6 @@ from numpyro_fwd.types import Model, Site
 SUFFIXES = ("_decentered", "_base")
 FAR_POINT = 2.0**40
 NUM_PLACES = 12
-AFFINE_ROUNDING = 1e-4  # of an outcome that is affine
 
 
 def outcome_of(noise: str) -> str | None:
@@ -169,9 +168,8 @@ def are_affine(points: Array, outcomes: ArrayLike) -> bool:
     shift, scale = outcomes[0], outcomes[1] - outcomes[0]
     expected = shift + scale * np.asarray(points, np.float64)
     size = np.abs(shift) + np.abs(scale * points)
-    return bool(
-        np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= AFFINE_ROUNDING * size)
-    )
+    # of an outcome that is affine
+    return bool(np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= 1e-4 * size))
 
 
 def noise_sites(model: RowModel) -> tuple[str, ...]:

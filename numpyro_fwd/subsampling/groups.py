@@ -54,8 +54,6 @@ from numpyro_fwd.types import SiteValues
 
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
-PRIOR_ROUNDING = 1e-5  # of a term of the prior
-SECOND_STEP = 10.0  # how much longer every second step is that looks for jumps of the prior
 TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 
 
@@ -305,7 +303,7 @@ def halves_of(num_levels: int) -> list[np.ndarray]:
 
 def has_moved(here: Array, there: Array, slope: Array) -> Array:
     """Whether a term changes on a step, by its slope or, as where it jumps, by its value."""
-    rounding = PRIOR_ROUNDING * (1.0 + jnp.abs(here))
+    rounding = 1e-5 * (1.0 + jnp.abs(here))  # of a term of the prior
     is_same = (here == there) | (jnp.abs(there - here) <= rounding)
     return (slope != 0) | ~(is_same | (jnp.isnan(here) & jnp.isnan(there)))
 
@@ -341,7 +339,8 @@ def axes_of_prior(
             {name: rng.normal(size=leaf.shape).astype(leaf.dtype) for name, leaf in z.items()}
             for _ in range(2)
         )
-        step = SECOND_STEP ** (i % 2)
+        # how much longer every second step is that looks for jumps of the prior
+        step = 10.0 ** (i % 2)
         noise = {name: (leaf * step).astype(leaf.dtype) for name, leaf in noise.items()}
         looks = [changed(values, around, noise, half) for around in (point, z)]
         for name in looks[0]:

@@ -237,7 +237,7 @@ def of_hmcecs(
 
 def of_random_walk(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """A random walk preconditioned by the curvature at the mode."""
-    size = expansion.hessian.shape[0]
+    size = len(expansion.frame.root)
     kernel = RandomWalk(
         FullView(problem.model),
         step_size=2.38 / size**0.5,
@@ -259,7 +259,7 @@ def of_laplace(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """Draws of the normal at the mode, resampled by importance; `acceptance` is ESS per draw."""
     rows = RowModel.of(FullView(problem.model), problem.data, {})
     posterior = linear_predictor_of(rows, expansion.position)
-    noise = jax.random.normal(jax.random.key(2), (num_samples, expansion.hessian.shape[0]))
+    noise = jax.random.normal(jax.random.key(2), (num_samples, len(expansion.frame.root)))
     a = expansion.position["slope"]
 
     @jax.jit

@@ -224,7 +224,6 @@ class OnDisk:
 
     def sample(self) -> np.ndarray:
         """A few rows from everywhere, which stand for all of them where data are compared."""
-        # rows that stand for all of them where data are compared
         places = np.linspace(0, len(self) - 1, min(256, len(self)))
         return self.read(np.unique(places.astype(int)))
 

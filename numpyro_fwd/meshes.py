@@ -25,9 +25,8 @@ from numpyro_fwd.bridge.numpyro_private import hide_bars
 from numpyro_fwd.types import Args
 
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
-MAX_BYTES_SHOWN = (
-    2**12
-)  # bytes of what each process says of itself; a longer text is compared, not shown
+# bytes of what each process says of itself; a longer text is compared, not shown
+MAX_BYTES_SHOWN = 2**12
 DIGEST = 32
 
 

@@ -177,19 +177,6 @@ class Expansion:
         root_inverse: Array = self.frame.root_inverse
         return root_inverse[: self.num_seen]
 
-    @property
-    def gradient(self) -> Array:
-        """Gradient of minus the log likelihood of all rows at the anchor, shape (D,)."""
-        gradient: Array = self.arrow.shared @ self.frame.root_inverse
-        return gradient
-
-    @property
-    def hessian(self) -> Array:
-        """Its Hessian there by shared coordinates, shape (D, D)."""
-        inverse = self.frame.root_inverse
-        hessian: Array = inverse.T @ self.arrow.of_shared @ inverse
-        return hessian
-
     def of(self, posterior: LinearPredictor | GroupedPredictor) -> "Expansion":
         """The expansion with its posterior."""
         if isinstance(posterior, LinearPredictor):

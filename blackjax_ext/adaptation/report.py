@@ -129,7 +129,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
     """Diagnose the chains, with log densities (C,), from the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
-    means, variances = windows.apart(state.metric, state.moments)
+    means, variances = windows.chain_moments(state.metric, state.moments)
     if state.coordinates is not None and len(means) == 1:
         variances = jnp.full_like(variances, jnp.nan)
     return Health(
@@ -154,7 +154,7 @@ def distances_apart(state: AdaptState) -> Array:
     is_apart = windows.centres(metric, moments).is_apart
     inverse = metric.inverse()
     variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
-    distance: Array = windows.away(metric, moments).std(axis=0) / jnp.sqrt(variances)
+    distance: Array = windows.chain_offsets(metric, moments).std(axis=0) / jnp.sqrt(variances)
     # sds between chains, below which one may only be in a heavy tail for a while
     return jnp.where(is_apart.any() & ~(distance <= 4.0), distance, 0.0)
 

@@ -258,7 +258,7 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
     return slopes._replace(draws=rows, gradients=rows)
 
 
-def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
+def update_motion(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
     """Count a step of C chains, of which some moved."""
     motion = state.motion
     rate = (
@@ -269,7 +269,7 @@ def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptS
     )
 
 
-def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
+def rate_to_adapt_to(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     """The acceptance probability that the step size answers to, of probabilities (C,).
 
     Their mean; while a chain is left behind by others, no more than three quarters of the target.
@@ -327,7 +327,7 @@ def off_resonance(step_size: Array) -> Array:
     return step_size
 
 
-def cap(state: AdaptState, longest: float) -> AdaptState:
+def limit_step_size(state: AdaptState, longest: float) -> AdaptState:
     """No step size, and no average of them, above `longest`."""
     averaging = state.averaging
     averaging = averaging._replace(log_x_avg=jnp.minimum(averaging.log_x_avg, np.log(longest)))
@@ -453,14 +453,14 @@ def centres(metric: Factor, moments: Moments) -> Centres:
     return Centres(mean, offsets, is_apart, jnp.where(is_apart, within, total))
 
 
-def away(metric: Factor, moments: Moments) -> Array:
+def chain_offsets(metric: Factor, moments: Moments) -> Array:
     """Means of the chains of a window, from its origin, (C, D)."""
     return metric.inverse_sqrt_times(moments.first * (len(moments.first) / moments.num_draws))
 
 
-def apart(metric: Factor, moments: Moments) -> tuple[Array, Array]:
+def chain_moments(metric: Factor, moments: Moments) -> tuple[Array, Array]:
     """Means of the chains of a window, (C, D), and the variance within them, (D,)."""
-    means = away(metric, moments)
+    means = chain_offsets(metric, moments)
     total = moments.squares / moments.num_draws
     # what rounding leaves of a small difference would make chains that moved together disagree
     least = 100 * jnp.finfo(total.dtype).eps * total

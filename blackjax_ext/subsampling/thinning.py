@@ -115,7 +115,7 @@ class EventRule(NamedTuple):
     a group ends all.
     """
 
-    nothing: float
+    start: float
     see: Callable[[Events, Round, bool], tuple[Array, Array]]
 
 
@@ -272,7 +272,12 @@ def thin(
 
     zero, groups = jnp.zeros((), int), jnp.zeros(expansion.num_groups, dtype)
     first = Events(
-        zero, jnp.zeros((), dtype), groups > 0, jnp.full_like(groups, rule.nothing), zero, rng_key
+        zero,
+        jnp.zeros((), dtype),
+        groups > 0,
+        jnp.full_like(groups, rule.start),
+        zero,
+        rng_key,
     )
     return jax.lax.while_loop(is_going, body, first)
 

@@ -91,10 +91,9 @@ def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
     ("family", "classes"),
     [
         (families.student_t(3.0, 0.5), 1),
-        (families.smoothed_laplace(0.5, 0.3), 1),
         (families.categorical(), 3),
     ],
-    ids=["student_t", "smoothed_laplace", "categorical"],
+    ids=["student_t", "categorical"],
 )
 def test_remainders_stay_below_their_bounds(family, classes, x64):
     rows = rows_of(family, classes)
@@ -340,7 +339,6 @@ X = np.ones((4, 2), np.float32)
             "scale of the family must be one number or one for each of the 4 rows",
         ),
         (lambda: families.student_t(-1.0, 1.0), "df must be positive"),
-        (lambda: families.smoothed_laplace(1.0, 0.0), "width must be positive"),
         (
             lambda: potentials.expand(
                 potentials.linear_predictor(

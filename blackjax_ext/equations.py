@@ -16,19 +16,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from blackjax_ext.primitives import CALLS
 
-__all__ = [
-    "Reader",
-    "Value",
-    "equations_in",
-    "needed_equations",
-    "outputs_of",
-    "primitives_in",
-    "program_of_call",
-    "programs_in",
-    "read_program",
-    "sizes_of_scan",
-]
-
 PROGRAMS = "jaxpr", "call_jaxpr", "fun_jaxpr", "call"  # names that calls give to theirs
 
 

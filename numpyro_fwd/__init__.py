@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.smc import LangevinSMC as LangevinSMC
     from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
     from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary
-    from numpyro_fwd.kernels.subsampled_rows import Subsampled as Subsampled
     from numpyro_fwd.mcmc import MCMC as MCMC
     from numpyro_fwd.meshes import gather as gather
     from numpyro_fwd.meshes import join_processes as join_processes

@@ -29,8 +29,6 @@ from numpyro_fwd.kernels.strategy import Run, Start, ravel_one
 from numpyro_fwd.kernels.tuning import Tuning
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["first_state", "step_chains"]
-
 
 def first_state(
     run: Run,

@@ -19,19 +19,6 @@ from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.kernels.chain_warnings import noticing_chains, of_hidden, of_stuck
 from numpyro_fwd.kernels.notices import Notice
 
-__all__ = [
-    "KernelState",
-    "after_step",
-    "as_chains",
-    "first_position",
-    "made_anew",
-    "make_state",
-    "of_one",
-    "split_each",
-    "with_chains",
-    "with_types_of",
-]
-
 
 class KernelState(NamedTuple):
     """State of a chain, or of vectorized chains with a leading axis.

@@ -30,17 +30,6 @@ from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = [
-    "Motionless",
-    "Run",
-    "Source",
-    "Start",
-    "Strategy",
-    "WholeDensity",
-    "evaluate",
-    "split_keys",
-]
-
 
 class Source(NamedTuple):
     """Source of a density.

@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 from numpyro.infer import MCMC
 
 from benchmarks.harness import groups_run
+from benchmarks.harness.diagnostics import least_ess
 from benchmarks.harness.regression_run import BATCH, NUM_STEPS, NUM_WARMUP, cold, truth
 from benchmarks.harness.regressions import FAMILIES, OF_FRIEDMAN, mixed, table
 from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
-from benchmarks.harness.runs import least_ess, worst_errors
+from benchmarks.harness.runs import worst_errors
 from numpyro_fwd import AMAGOLD, Subsampled
 
 COLUMNS = [

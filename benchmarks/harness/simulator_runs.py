@@ -24,6 +24,7 @@ from benchmarks.harness import simulators
 from benchmarks.harness.simulators import DATA, REFERENCE, SIMULATORS, Simulator
 
 COUNTS = Path(__file__).parent / "simulator_counts.json"
+BOARD = Path(__file__).parent / "board_reference.json"
 CHAINS = 4
 MOST_RUNS = 8  # of a reference
 NUM_TANGENTS = 8
@@ -72,7 +73,12 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def sample(
-    kernel: Any, args: tuple, num_warmup: int, num_draws: int, seed: int, every: int = 1
+    kernel: Any,
+    args: tuple,
+    num_warmup: int,
+    num_draws: int,
+    seed: int,
+    every: int = 1,
 ) -> tuple[Callable[[], Draws], dict[str, float]]:
     """Makes more and more draws (chains, draws, ...); and steps of a chain, of the warm-up first.
 
@@ -129,25 +135,32 @@ def diagnostics(draws: Draws) -> dict[str, float]:
 # References
 
 
-def reference_kernel(simulator: Simulator) -> tuple[Any, int, int]:
-    """Kernel, draws of a run and how many of them go by for one that is kept."""
-    if simulator.reverse is None:
-        return numpyro_fwd.RandomWalk(simulator.model, dense_mass=True), 40_000, 10
-    kernel = NUTS(simulator.reverse, dense_mass=True, target_accept_prob=0.9)
-    return kernel, 2000, 1
+def reference_kernel(simulator: Simulator) -> tuple[Any, int, int, int]:
+    """Kernel, its warm-up, draws of a run, and how many of them go by for one that is kept.
+
+    Where a solve is cheap a random walk has its effective draws sooner than NUTS by any derivative.
+    """
+    if simulator.model is simulator.reverse:
+        return NUTS(simulator.model, dense_mass=True), 1000, 1500, 1
+    return numpyro_fwd.RandomWalk(simulator.model, dense_mass=True), 6000, 40_000, 20
 
 
 def make_reference(name: str) -> dict:
-    """Moments of the unconstrained latents by chains that are longer until they suffice."""
+    """Moments of the unconstrained latents by chains that are longer until they suffice.
+
+    Of all years of lynx and hare the leaderboard has them, by NUTS.
+    """
+    if name == "lynx_hare":
+        return {"sampler": "NUTS", **json.loads(BOARD.read_text())[name]}
     simulator, start = SIMULATORS[name], time.process_time()
-    kernel, num_draws, every = reference_kernel(simulator)
-    more, counts = sample(kernel, simulator.args(), 1500, num_draws, 100, every)
+    kernel, num_warmup, num_draws, every = reference_kernel(simulator)
+    more, counts = sample(kernel, simulator.args(), num_warmup, num_draws, 100, every)
     for turn in range(MOST_RUNS):
         draws = more()
         found = diagnostics(draws)
         shown = ", ".join(f"{key} {value:.5g}" for key, value in found.items())
         print(f"{name}: {turn + 1} runs, {shown}, {counts}", flush=True)
-        if found["rhat"] <= 1.003 and min(found["ess"], found["ess_squares"]) >= 5000:
+        if found["rhat"] <= 1.005 and min(found["ess"], found["ess_squares"]) >= 4000:
             break
     print(f"{name}: {time.process_time() - start:.0f} s of the processor", flush=True)
     sites = {n: (rounded(x.mean((0, 1))), rounded(x.std((0, 1)))) for n, x in draws.items()}

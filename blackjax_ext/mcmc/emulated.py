@@ -123,9 +123,9 @@ def build_kernel() -> Callable[..., tuple[EmulatedState, EmulatedInfo]]:
         inverse_mass_matrix: InverseMassMatrix = None,
         *,
         emulator_fn: LogDensity,
-        num_trajectories: int = 4,
+        num_trajectories: int = 8,
         num_integration_steps: int = 8,
-        walk_probability: float = 0.05,
+        walk_probability: float = 0.02,
     ) -> tuple[EmulatedState, EmulatedInfo]:
         """One step: one evaluation."""
         key_kind, key_walk, key_trajectories, key_accept = jax.random.split(rng_key, 4)

@@ -245,7 +245,7 @@ class Emulated(BlackJAXKernel):
         *,
         num_trajectories: int = 8,
         num_integration_steps: int = 8,
-        walk_probability: float = 0.05,
+        walk_probability: float = 0.02,
         seed: int = 0,
         **options: Unpack[KernelOptions],
     ):

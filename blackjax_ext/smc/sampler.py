@@ -200,19 +200,6 @@ def resample_below(
     return population, is_low
 
 
-def union(first: Population, others: Population) -> Population:
-    """One population of several that represent the same density: its estimates are their means.
-
-    `others` leads with their number, and each has as many particles as `first`.
-    """
-    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    differences, peak = shifted_log_factors(jnp.zeros_like(every.log_evidence), every.log_evidence)
-    log_weights = every.log_weights + differences[:, None] - jnp.log(len(differences))
-    particles = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), every.particles)
-    log_weights = log_weights.reshape(-1)
-    return update_weights(Population(particles, jnp.zeros_like(log_weights), peak), log_weights)
-
-
 def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:
     """Flat positions (N, D), and the map from one of them, (D,), back to a pytree."""
     unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))[1]

@@ -84,8 +84,6 @@ CASES: dict[str, dict] = {
     "never_resampled": {"step_size": 0.3, "ess_threshold": 0.0},
     "always_resampled": {"step_size": 0.5, "ess_threshold": 1.0},
     "multinomial": {"step_size": 0.5, "resampling_fn": multinomial},
-    "waste_free_langevin": {"step_size": 0.4, "num_moves": 1, "is_waste_free": True},
-    "waste_free_mala": metropolis("mala") | {"num_moves": 3, "is_waste_free": True},
     "metropolis_mala": metropolis("mala"),
     "metropolis_hp_mala": metropolis("hp_mala", floor=0.3),
 }
@@ -223,22 +221,6 @@ def weights_accumulate() -> None:
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
 
 
-def union_is_the_mean() -> None:
-    """A population of several estimates, for any function, the mean of what they estimate."""
-    keys = jax.random.split(jax.random.key(15), 3)
-    particles, factors = jax.random.normal(keys[0], (4, 6)), jax.random.normal(keys[1], (4, 6))
-    evidence = jax.random.normal(keys[2], (4,))
-    every = sampler.Population(particles, jax.nn.log_softmax(factors), evidence)
-    first = jax.tree.map(lambda leaf: leaf[0], every)
-    others = jax.tree.map(lambda leaf: leaf[1:], every)
-    found = sampler.union(first, others)
-    estimates = jnp.sum(jnp.exp(every.log_weights) * particles, axis=1) * jnp.exp(evidence)
-    value = jnp.exp(found.log_evidence + found.log_weights) @ found.particles
-    np.testing.assert_allclose(value, estimates.mean(), rtol=1e-9)
-    np.testing.assert_allclose(jnp.exp(found.log_evidence), jnp.exp(evidence).mean(), rtol=1e-9)
-    np.testing.assert_allclose(jax.nn.logsumexp(found.log_weights), 0.0, atol=1e-9)
-
-
 SPREADS = (1e3, 1e6, 1e9, 1e12, 1e15)  # of the log likelihood, in multiples of half a chi^2
 
 
@@ -302,19 +284,6 @@ def great_factors_keep_the_weights(factor: float, dtype) -> None:
     found = sampler.update_weights(population, jnp.full_like(log_weights, factor))
     np.testing.assert_allclose(found.log_weights, log_weights, atol=1e-5)
     np.testing.assert_allclose(found.log_evidence, factor, rtol=1e-6)
-
-
-def union_keeps_its_digits(offset: float, dtype) -> None:
-    """Populations whose log evidences are large and close weigh by their difference."""
-    log_weights = jnp.full((2, 4), -jnp.log(4.0), dtype)
-    evidence = jnp.asarray([offset, offset], dtype)
-    population = sampler.Population(
-        jnp.arange(8.0, dtype=dtype).reshape(2, 4), log_weights, evidence
-    )
-    first = jax.tree.map(lambda leaf: leaf[0], population)
-    found = sampler.union(first, jax.tree.map(lambda leaf: leaf[1:], population))
-    np.testing.assert_allclose(found.log_weights, -np.log(8.0), rtol=1e-5)
-    np.testing.assert_allclose(found.log_evidence, offset, rtol=1e-6)
 
 
 def annealed_evidence(precision: float, dtype) -> None:

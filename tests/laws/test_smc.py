@@ -54,10 +54,6 @@ def test_weights_accumulate(x64):
     smc.weights_accumulate()
 
 
-def test_union_is_the_mean(x64):
-    smc.union_is_the_mean()
-
-
 @pytest.mark.first
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_never_picks_a_weightless_particle(scheme):
@@ -88,10 +84,9 @@ def test_digits(law, spread, offset, precision):
 
 @pytest.mark.first
 @pytest.mark.parametrize(("precision", "offset"), [("float32", -4e8), ("float64", -4e17)])
-@pytest.mark.parametrize("law", [smc.union_keeps_its_digits, smc.great_factors_keep_the_weights])
-def test_great_evidences(law, precision, offset):
+def test_great_evidences(precision, offset):
     with jax.enable_x64(precision == "float64"):
-        law(offset, precision)
+        smc.great_factors_keep_the_weights(offset, precision)
 
 
 @pytest.mark.long

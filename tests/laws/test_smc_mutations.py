@@ -22,7 +22,7 @@ from blackjax_ext.smc import (
 from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.update_weights, sampler.resample
-REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
+REGRESSION, TEMPERED = l_kernels.regression, tempered.tempered
 CONCENTRATION, NOTED = sampler.concentration, annealing.noted
 SAMPLE = mixtures.Mixture.sample
 NEXT, VARIANCES = tempered.next_temperature, tempered.variances
@@ -93,12 +93,6 @@ def fit_to_all(x, p, weights):
     return REGRESSION(x, p, jnp.full_like(weights, 1.0 / weights.size))
 
 
-def evidences_are_forgotten(first, others):
-    """All places count alike, whatever the evidence of the population they belong to."""
-    others = others._replace(log_evidence=jnp.full_like(others.log_evidence, first.log_evidence))
-    return UNION(first, others)
-
-
 def ess_of_great_factors(log_weights, log_factors):
     """The greatest factor is subtracted after the weights were added, which are then lost."""
     first = jax.nn.logsumexp(log_weights + log_factors)
@@ -126,15 +120,6 @@ def linear_bisection(temperature, log_weights, loglikelihood, tempering_ess):
     """No first temperature is below 2^-30."""
     found = NEXT(temperature, log_weights, loglikelihood, tempering_ess)
     return jnp.maximum(found, 2.0**-30)
-
-
-def plain_union(first, others):
-    """Large log evidences are added to the weights."""
-    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    log_weights = (every.log_weights + every.log_evidence[:, None]).reshape(-1)
-    total = jax.nn.logsumexp(log_weights)
-    particles = every.particles.reshape(-1)
-    return sampler.Population(particles, log_weights - total, total - jnp.log(2.0))
 
 
 def absolute_floor(x, log_weights):
@@ -233,9 +218,6 @@ MUTATIONS = {
     "half_kick_dropped": Mutation(
         l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
     ),
-    "evidences_are_forgotten": Mutation(
-        sampler, "union", evidences_are_forgotten, smc.union_is_the_mean, "Not equal", True
-    ),
     "ess_of_great_factors": Mutation(
         sampler,
         "conditional_ess",
@@ -263,9 +245,6 @@ MUTATIONS = {
         linear_bisection,
         partial(smc.next_temperature_leaves_its_share, 1e12, 0.0, "float32"),
         "Not equal",
-    ),
-    "plain_union": Mutation(
-        sampler, "union", plain_union, partial(smc.union_keeps_its_digits, -4e8, "float32"), "Not"
     ),
     "absolute_floor": Mutation(
         tempered,

@@ -46,7 +46,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
-from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
@@ -171,7 +170,6 @@ class Rounds(NamedTuple):
     move: MoveFn
     num_moves: int
     ess_threshold: float
-    resampling_fn: sampler.ResamplingFn
 
     def __call__(
         self,
@@ -190,7 +188,7 @@ class Rounds(NamedTuple):
         def once(population: Population, rng_key: PRNGKey) -> tuple[Population, Any]:
             key_resample, key_move = jax.random.split(rng_key)
             population, is_resampled = sampler.resample_below(
-                key_resample, population, self.ess_threshold, self.resampling_fn
+                key_resample, population, self.ess_threshold
             )
             x, local, ancestors = population.particles
             before = sampler.concentration(population.log_weights, ancestors, num)
@@ -212,7 +210,6 @@ def build_kernel(
     num_moves: int = 1,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> Callable[..., tuple[LangevinSMCState, LangevinSMCInfo]]:
     """Build the transition kernel.
 
@@ -229,7 +226,7 @@ def build_kernel(
     if tempering_ess in (0, 1):
         raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     move = Unadjusted() if move is None else move
-    rounds = Rounds(move, num_moves, ess_threshold, resampling_fn)
+    rounds = Rounds(move, num_moves, ess_threshold)
 
     def kernel(
         rng_key: PRNGKey,
@@ -291,7 +288,6 @@ def langevin_smc(
     num_moves: int = 1,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> SamplingAlgorithm:
     """Tempered sequential Monte Carlo with unadjusted Langevin or Metropolis moves.
 
@@ -327,8 +323,6 @@ def langevin_smc(
         Resample below this share of the particles; 0 never, 1 (almost) always.
     tempering_ess
         Share of the conditional effective sample size that a temperature may leave.
-    resampling_fn
-        Scheme of ``blackjax.smc.resampling``.
 
     Returns
     -------
@@ -368,7 +362,6 @@ def langevin_smc(
         num_moves=num_moves,
         ess_threshold=ess_threshold,
         tempering_ess=tempering_ess,
-        resampling_fn=resampling_fn,
     )
     densities = (logprior_fn, loglikelihood_fn)
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.smc.resampling import multinomial
 from jax.scipy.stats import norm
 
 import blackjax_ext
@@ -83,7 +83,6 @@ CASES: dict[str, dict] = {
     "two_moves": {"step_size": 0.4, "num_moves": 2},
     "never_resampled": {"step_size": 0.3, "ess_threshold": 0.0},
     "always_resampled": {"step_size": 0.5, "ess_threshold": 1.0},
-    "multinomial": {"step_size": 0.5, "resampling_fn": multinomial},
     "metropolis_mala": metropolis("mala"),
     "metropolis_hp_mala": metropolis("hp_mala", floor=0.3),
 }
@@ -466,13 +465,13 @@ def jumps_find_the_shares() -> None:
     assert abs(share - SHARE) < 0.06, f"jumps: share {share}"
 
 
-def resampling_keeps_expectations(resampling_fn: Callable) -> None:
+def resampling_keeps_expectations() -> None:
     """Over many keys each particle is drawn N times its weight; then all weigh the same."""
     log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
     population = from_draws(jnp.eye(5), log_weights)
 
     def draw(rng_key):
-        found = sampler.resample(rng_key, population, resampling_fn)
+        found = sampler.resample(rng_key, population)
         return jnp.exp(found.log_weights + found.log_evidence) @ found.particles
 
     found = jax.vmap(draw)(jax.random.split(jax.random.key(10), 20_000))
@@ -486,7 +485,7 @@ def last(rng_key, weights, num):
     return jnp.full(num, weights.size - 1)
 
 
-def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
+def never_picks_a_weightless_particle(scheme: Callable, dtype) -> None:
     """All weights zero but one, wherever that one is; and NaN weights count as zero."""
     num = 1000
     for alive in (0, 1, 517, num - 1):
@@ -494,7 +493,8 @@ def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
         log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
         population = from_draws(jnp.arange(num), log_weights)
         for seed in range(3):
-            found = sampler.resample(jax.random.key(seed), population, resampling_fn)
+            with mock.patch.object(sampler, "systematic", scheme):
+                found = sampler.resample(jax.random.key(seed), population)
             assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"
             np.testing.assert_allclose(found.log_weights, -np.log(num), rtol=1e-6)
             np.testing.assert_allclose(found.log_evidence, -3.0 - np.log(num), rtol=1e-6)

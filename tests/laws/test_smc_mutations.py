@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from blackjax.smc.resampling import systematic
 
 from blackjax_ext.smc import (
     annealing,
@@ -28,27 +27,27 @@ SAMPLE = mixtures.Mixture.sample
 NEXT, VARIANCES = tempered.next_temperature, tempered.variances
 
 
-def reset_without_resampling(rng_key, population, resampling_fn, num=None):
+def reset_without_resampling(rng_key, population, num=None):
     """The weights become equal, and every particle stays where it is."""
     return population._replace(log_weights=jnp.full_like(population.log_weights, -jnp.log(5)))
 
 
-def resample_without_reset(rng_key, population, resampling_fn, num=None):
+def resample_without_reset(rng_key, population, num=None):
     """The particles are drawn by their weights, and keep the weights by which they were drawn."""
-    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    found = RESAMPLE(rng_key, population, num)
     return found._replace(log_weights=population.log_weights)
 
 
-def resample_by_squares(rng_key, population, resampling_fn, num=None):
+def resample_by_squares(rng_key, population, num=None):
     """Heavy particles are drawn too often."""
     squares = jax.nn.log_softmax(2.0 * population.log_weights)
-    return RESAMPLE(rng_key, population._replace(log_weights=squares), resampling_fn, num)
+    return RESAMPLE(rng_key, population._replace(log_weights=squares), num)
 
 
-def weightless_particles_are_picked(rng_key, population, resampling_fn, num=None):
+def weightless_particles_are_picked(rng_key, population, num=None):
     """The index of a scheme is taken as it comes."""
     weights = jnp.exp(population.log_weights)
-    indices = resampling_fn(rng_key, weights, weights.size)
+    indices = sampler.systematic(rng_key, weights, weights.size)
     particles = jax.tree.map(lambda leaf: leaf[indices], population.particles)
     uniform = jnp.full_like(weights, -jnp.log(weights.size))
     return sampler.Population(particles, uniform, population.log_evidence)
@@ -137,9 +136,9 @@ def resampled_variance_counts(log_weights, ancestors, num_ancestors):
     return 2.0 * CONCENTRATION(log_weights, ancestors, num_ancestors)
 
 
-def ancestors_stay(rng_key, population, resampling_fn, num=None):
+def ancestors_stay(rng_key, population, num=None):
     """Resampling forgets to take the ancestors along."""
-    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    found = RESAMPLE(rng_key, population, num)
     if not isinstance(found.particles, tuple):
         return found
     particles = (*found.particles[:2], population.particles[2])
@@ -180,7 +179,7 @@ class Mutation(NamedTuple):
 
 EVIDENCE = partial(smc.evidence_is_unbiased, "langevin_reversed")
 NEVER = partial(smc.evidence_is_unbiased, "never_resampled")
-COUNTS = partial(smc.resampling_keeps_expectations, systematic)
+COUNTS = smc.resampling_keeps_expectations
 ALIVE = partial(smc.never_picks_a_weightless_particle, smc.last, "float32")
 REVERSED = smc.reversed_is_the_langevin_ratio
 MUTATIONS = {

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+from benchmarks.harness.diagnostics import least_ess
 from benchmarks.harness.timing import on_one_core, timed
 
 if __name__ == "__main__":
@@ -29,7 +30,7 @@ from numpyro.infer import HMCECS, NUTS, init_to_value
 from benchmarks.harness import data as sources
 from benchmarks.harness import models
 from benchmarks.harness.report import Report, Section, by_name
-from benchmarks.harness.runs import least_ess, worst_errors
+from benchmarks.harness.runs import worst_errors
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.bridge.plates import FullView

@@ -78,7 +78,7 @@ def first_state(
         return found
 
     run.say("compiling the first state")
-    arguments = start.keys, start.x, start.metric, given, shared, tuning.step_size
+    arguments = start.keys, start.x, start.metric, given, shared, tuning.step_size * start.step_size
     state: KernelState = run(begun, *arguments)
     forget(cast(Notice, state.noticed))
     check_products(energies_around)

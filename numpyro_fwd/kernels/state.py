@@ -111,6 +111,11 @@ class KernelState(NamedTuple):
         return self.inner.tree_depth
 
     @property
+    def num_solves(self) -> Array:
+        """Evaluations of marked functions by a chain with an emulator: one in each step."""
+        return self.i + jnp.ones_like(self.shared.report.num_rounds)
+
+    @property
     def potential_energy(self) -> Array:
         """Minus the log density at the position."""
         return -self.inner.logdensity

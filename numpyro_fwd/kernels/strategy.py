@@ -150,6 +150,8 @@ class Start(NamedTuple):
         Keys that are left.
     is_structured
         Whether `metric` keeps its own structure, whatever ``dense_mass`` asks for.
+    step_size
+        Factor of the step size that is given.
     """
 
     x: Array
@@ -157,6 +159,7 @@ class Start(NamedTuple):
     is_whitened: bool
     keys: Keys
     is_structured: bool = False
+    step_size: Array | float = 1.0
 
 
 class Strategy(Protocol):

@@ -44,8 +44,6 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["EmulatedInfo", "EmulatedState", "build_kernel", "emulated", "init"]
-
 JITTER = 0.25  # sd of the logarithm of a step, as blackjax's examples of HMC have it
 WALK = 2.38  # step of the best random walk on a normal target, times the root of D
 

@@ -1,4 +1,4 @@
-"""The table of README.md, from docs/which_sampler.md and the results: run it when they change.
+"""The table of README.md, from docs/index.md and the results: run it when they change.
 
 Hosts of code show Markdown without Sphinx: numbers are filled in, and links to the results lead to
 the file that holds the table.
@@ -16,6 +16,7 @@ import measured  # noqa: E402
 README = DOCS.parent / "README.md"
 START = "<!-- written by docs/_ext/front_page.py -->\n"
 END = "<!-- end -->\n"
+TABLE = "<!-- the table of README.md -->\n"
 LINK = re.compile(r"\[((?:[^\[\]])*)\]\(([\w./]+)(?:#([\w-]+))?\)")
 
 
@@ -38,14 +39,14 @@ def link(found: re.Match) -> str:
     """A link as it works without Sphinx, or its text."""
     text, page, anchor = found.groups()
     if not page.startswith("measurements/"):
-        return f"[{text}](docs/{page})"
+        return f"[{text}](docs/{page}{'#' * bool(anchor)}{anchor or ''})"
     return f"[{text}](docs/results/{holder(page, anchor)}#{anchor})"
 
 
 def table() -> str:
     """The table as plain Markdown."""
-    text = (DOCS / "which_sampler.md").read_text(encoding="utf-8")
-    return LINK.sub(link, measured.plain_text(text))
+    text = (DOCS / "index.md").read_text(encoding="utf-8").split(TABLE)[1].split(END)[0]
+    return LINK.sub(link, measured.plain_text(text)).strip() + "\n"
 
 
 def readme() -> str:

@@ -94,17 +94,17 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
 
 
 def test_pages_say_when_their_numbers_were_measured(monkeypatch):
-    """On top, with a link to the defaults that have changed since."""
+    """At the end, with a link to the defaults that have changed since."""
     sections = {"old": {"date": "2026-11-21"}, "new": {"date": "2027-01-01"}}
     monkeypatch.setattr(measured, "results", lambda name: sections)
     old, new = (f"1<!-- = f > {name} > row > column -->" for name in sections)
     assert measured.dated("# Title\n\nText\n", "page") == "# Title\n\nText\n"
     assert measured.dated(f"# Title\n\n{new}\n", "page") == (
-        f"# Title\n\n*Measured on 2027-01-01.*\n\n{new}\n"
+        f"# Title\n\n{new}\n\n*Numbers on this page were measured on 2027-01-01.*\n"
     )
     changed = "since 2026-11-21 [some defaults have changed](../results.md#changed-defaults)"
-    assert measured.dated(f"# Title\n\n{old}\n", "a/page").splitlines()[2] == (
-        f"*Measured on 2026-11-21; {changed}.*"
+    assert measured.dated(f"# Title\n\n{old}\n", "a/page").splitlines()[-1] == (
+        f"*Numbers on this page were measured on 2026-11-21; {changed}.*"
     )
     tables = "# Title\n\n- [Tables](../results/f.md)\n"
     assert "from 2026-11-21 to 2027-01-01; since" in measured.dated(tables, "a/page")

@@ -18,8 +18,8 @@ numbers of today into all pages; of a new reference "0" may stand in the page be
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
 - ``file > section > date; text`` is the day on which a section was measured.
 
-Documentation has a line at the end of each page with numbers: between which days they were measured,
-and whether defaults have changed since, by the list on docs/results.md.
+Documentation has a line at the end of each page with numbers: between which days they were
+measured, and whether defaults have changed since, by the list on docs/results.md.
 """
 
 import contextlib

@@ -28,6 +28,7 @@ from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
 sys.path.insert(0, str(pages.DOCS / "_ext"))
 
+import front_page
 import reference
 
 PAGES = ("from_blackjax",)
@@ -384,6 +385,21 @@ def test_a_page_reads_well_where_the_code_is_hosted(path):
     assert set(found) <= (allowed | {"eval-rst"} if path.parent.name == "api" else allowed)
     for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose(path)):
         assert (path.parent / link).exists(), link
+
+
+def headings(path):
+    """Anchors of a page, and of the tables that it holds."""
+    text = prose(path)
+    found = set(map(front_page.slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+    for name in re.findall(r"^- \[.*\]\(\.\./results/(\w+)\.md\)$", text, re.MULTILINE):
+        found |= headings(pages.DOCS / "results" / f"{name}.md")
+    return found
+
+
+def test_links_lead_to_headings():
+    for path in (*WRITTEN, ROOT.parent / "README.md", ROOT.parent / "CONTRIBUTING.md"):
+        for page, anchor in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", prose(path)):
+            assert anchor in headings(path.parent / page if page else path), f"{path}: {anchor}"
 
 
 def test_names_of_the_packages_on_the_pages_exist():

@@ -165,7 +165,7 @@ def init(
 
 
 class Rounds(NamedTuple):
-    """Moves of a step at its temperature: options of :func:`langevin_smc`."""
+    """Moves of a step at its temperature: options of :func:`blackjax_ext.langevin_smc`."""
 
     move: MoveFn
     num_moves: int

@@ -121,7 +121,7 @@ def test_evidence(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_many_runs(tmp_path, monkeypatch):
     found = found_by("howto/many_runs", tmp_path, monkeypatch)
-    assert len(found["mcmc"]._known) == 1
+    assert len(found["mcmc"]._known.programs) == 2  # with room for 500 draws, and for 1,000
 
 
 @pytest.mark.long

@@ -208,10 +208,6 @@ class DrawStore:
                 parts.append(array[:, first:end:stride])
         return np.concatenate(parts, axis=1)
 
-    def element_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one draw of a variable of the posterior."""
-        return tuple(self.arrays[f"posterior/{name}"].shape[2:])
-
 
 def create_array(
     group: Any,

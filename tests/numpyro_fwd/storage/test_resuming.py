@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from numpyro_fwd.mcmc import loop
 from numpyro_fwd.storage import run as stored_run
 from numpyro_fwd.storage import writer
 from tests.numpyro_fwd.storage import runs
@@ -49,8 +50,9 @@ def test_in_pieces_as_in_one_go(case, tmp_path):
 def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
     """The time that steps take decides how long pieces are, and nothing else."""
     runs.run(tmp_path / "usual")
-    monkeypatch.setattr(stored_run, "FIRST_PIECE", 1)
-    monkeypatch.setattr(stored_run, "PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr(loop, "FIRST_PIECE", 1)
+    monkeypatch.setattr(loop, "PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr(stored_run.StoredRun, "seconds", 0.0)
     runs.run(tmp_path / "step by step", 25)
     runs.assert_same(tmp_path / "usual", tmp_path / "step by step")
 
@@ -58,7 +60,7 @@ def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
 def test_thinning(tmp_path):
     """Every third draw is kept."""
     runs.run(tmp_path / "all", 30, runs.mcmc_of(thinning=1))
-    runs.run(tmp_path / "some", 10, runs.mcmc_of(thinning=3))
+    runs.run(tmp_path / "some", 10, runs.mcmc_of(thinning=3, num_samples=30))
     everything, some = runs.draws_of(tmp_path / "all"), runs.draws_of(tmp_path / "some")
     name = "posterior/slopes"
     np.testing.assert_allclose(some[name], everything[name][:, 2::3], rtol=1e-4)

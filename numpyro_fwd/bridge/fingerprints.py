@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from blackjax_ext.equations import read_program
+from blackjax_ext.equations import primitives_in, read_program
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
@@ -20,11 +20,13 @@ from numpyro_fwd.types import Args, Kwargs
 
 __all__ = [
     "Fingerprint",
+    "KnownPrograms",
     "checksum_of",
     "describe_leaf",
     "describe_program",
     "fingerprint",
     "is_other",
+    "key_of_program",
     "mutable_arrays",
 ]
 
@@ -240,3 +242,39 @@ class Programs:
         if callable(value):  # what it does is in the program, its name may have an address
             return type(value).__name__
         return re.sub(r"0x[0-9a-f]+", "", str(value))
+
+
+def key_of_program(traced: Any, *structures: Any) -> Hashable:
+    """What a program computes of arrays, as JAX traced it; None for one that calls Python.
+
+    `structures` are those of its arguments.
+    """
+    if any("callback" in name for name in primitives_in(traced.jaxpr)):
+        return None
+    key = describe_program(traced.jaxpr), jax.tree.structure(traced.out_info), *structures
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+class KnownPrograms:
+    """Compiled programs by what they compute, the `most` that were used last."""
+
+    def __init__(self, most: int):
+        self.most, self.programs = most, dict[Any, Any]()
+
+    def take(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The program for a key, or the one that is made; a new one for None."""
+        if key is None:
+            return make()
+        program = self.programs.pop(key, None)
+        self.programs[key] = program = make() if program is None else program
+        for oldest in list(self.programs)[: -self.most]:
+            del self.programs[oldest]
+        return program
+
+    def keep(self, traced: Any, given: Any, make: Callable[[], Any]) -> Any:
+        """A program that is traced, or one that is known to be the same."""
+        return self.take(key_of_program(traced, given), make)

@@ -8,7 +8,7 @@ from numpyro.infer import HMC, NUTS
 from blackjax_ext.equations import primitives_in
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import SplitArguments, program_with
-from numpyro_fwd.bridge.fingerprints import describe_program
+from numpyro_fwd.bridge.fingerprints import KnownPrograms, describe_program
 from numpyro_fwd.bridge.numpyro_private import has_own_steps, nested_attrgetter
 from numpyro_fwd.kernels.strategy import WholeDensity
 
@@ -17,7 +17,7 @@ __all__ = ["Known", "key_of_run"]
 MOST_KNOWN = 8  # pairs of programs that are kept
 
 
-class Known:
+class Known(KnownPrograms):
     """The programs that were used last.
 
     Attributes
@@ -27,18 +27,8 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self.programs: dict[Any, Any] = {}
+        super().__init__(MOST_KNOWN)
         self.begun: tuple[Any, int] = None, 0
-
-    def take(self, key: Any) -> Any:
-        """The programs for a key; None if there are none."""
-        return self.programs.pop(key, None)
-
-    def put(self, key: Any, programs: Any) -> None:
-        """Keep programs, and forget the oldest if there are many."""
-        self.programs[key] = programs
-        for oldest in list(self.programs)[:-MOST_KNOWN]:
-            del self.programs[oldest]
 
 
 def key_of_run(chains: Any, collected: Any, state: Any) -> Any:

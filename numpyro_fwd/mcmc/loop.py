@@ -140,8 +140,8 @@ class Loop:
 
     def begin(self, state: Any) -> None:
         """Take chains before their first step."""
-        self.programs = self.chains.programs(self.collected, state)
         self.room = self.chains.room(state, self.collected)
+        self.programs = self.chains.programs(self.collected, state, self.room)
         self.go_on_from(state, Done())
 
     def go_on_from(self, state: Any, done: Done) -> None:

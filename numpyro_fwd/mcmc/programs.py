@@ -5,7 +5,7 @@ draws, and goes on from step i to step j. Another makes of the positions what th
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from numpyro.infer import HMC, NUTS
 
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
+from numpyro_fwd.bridge.fingerprints import key_of_program
 from numpyro_fwd.bridge.numpyro_private import forget_steps, is_prng_key, nested_attrgetter
 from numpyro_fwd.mcmc.known import Known, key_of_run
 from numpyro_fwd.types import Args, Kwargs
@@ -197,18 +198,24 @@ class Chains:
         each = jax.vmap(room) if self.is_stacked else room
         return self.placed(jax.tree.map(each, collected(state)))
 
-    def programs(self, collected: Collected, state: Any) -> Programs:
+    def programs(self, collected: Collected, state: Any, room: Any) -> Programs:
         """The programs for these shapes: those of an earlier run, or new ones."""
-        key = self.known and key_of_run(self, collected, state)
-        programs: Programs | None = self.known.take(key) if self.known and key else None
-        if programs is None or programs.advance.with_values or programs.finish.with_values:
-            without_data = self.without_data(), collected  # which programs keep
-            advance = partial(steps, *without_data)
-            finish = partial(finished, *without_data)
-            programs = Programs(Program(advance, (1, 2)), Program(finish))
-        if self.known and key:
-            self.known.put(key, programs)
-        return programs
+        without_data = self.without_data(), collected  # which programs keep
+        advance, finish = partial(steps, *without_data), partial(finished, *without_data)
+        programs = Programs(Program(advance, (1, 2)), Program(finish))
+        if self.known is None:
+            return programs
+        key = key_of_run(self, collected, state)
+        if key is None:  # what they are is seen by tracing them, which takes longer
+            arrays, structure = self.split.arrays, jax.tree.structure(state)
+            traced = programs.advance.traced(arrays, state, room, 0, 0, 0)
+            of_finish = key_of_program(programs.finish.traced(arrays, room, 0))
+            key = of_finish and key_of_program(traced, structure, of_finish)
+            return cast(Programs, self.known.take(key, lambda: programs))
+        known: Programs = self.known.take(key, lambda: programs)
+        if known.advance.with_values or known.finish.with_values:
+            self.known.programs[key] = known = programs
+        return known
 
     def without_data(self) -> "Chains":
         """The same with shapes in place of data."""

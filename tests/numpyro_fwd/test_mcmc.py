@@ -16,7 +16,7 @@ from numpyro.infer import HMC, NUTS, BarkerMH
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_fwd
-from numpyro_fwd import MALA, MCMC, AutoNUTS, Until
+from numpyro_fwd import AMAGOLD, MALA, MCMC, AutoNUTS, LangevinSMC, Until
 
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32)
 
@@ -77,11 +77,61 @@ def test_other_keys_and_other_data_compile_nothing(kernel):
     assert is_same(mcmc.get_samples(), alone.get_samples())
 
 
-def test_kernels_that_may_keep_data_are_compiled_in_each_run():
-    mcmc = mcmc_of(BarkerMH(model), num_warmup=300, num_samples=300)
-    for shift in (0.0, 40.0):
-        mcmc.run(jax.random.key(0), Y + shift)
-    assert not mcmc._known.programs and mcmc.get_samples()["mu"].mean() > 10
+def on_rows(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    with numpyro.plate("rows", len(y), subsample_size=2) as rows:
+        numpyro.sample("y", dist.Normal(mu, 10), obs=y[rows])
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        BarkerMH(model),
+        AMAGOLD(on_rows),
+        pytest.param(AMAGOLD(on_rows, acceptance="subsampled"), marks=pytest.mark.long),
+        LangevinSMC(model),
+    ],
+    ids=["BarkerMH", "AMAGOLD", "subsampled", "LangevinSMC"],
+)
+def test_steps_that_are_known_by_their_program(kernel):
+    """Which holds data or not: those of the last run are taken where they are the same."""
+    options = {"num_chains": 40 if isinstance(kernel, LangevinSMC) else 2, "num_warmup": 100}
+    if isinstance(kernel, BarkerMH):
+        options["chain_method"] = "sequential"
+    mcmc = mcmc_of(kernel, **options)
+    for seed in range(3):
+        mcmc.run(jax.random.key(seed), Y + 40 * (seed // 2))
+    (programs, *others) = mcmc._known.programs.values()
+    assert programs.advance.program._cache_size() == 1
+    assert len(others) == int(isinstance(kernel, BarkerMH))  # whose program holds the data
+    found = mcmc.get_samples()
+    alone = mcmc_of(kernel, **options)
+    alone.run(jax.random.key(2), Y + 40)
+    assert is_same(found, alone.get_samples()) and found["mu"].mean() > 5
+
+
+def compiled_in(mcmc, caplog, *given):
+    """Programs that a run compiles."""
+    caplog.clear()
+    with jax.log_compiles():
+        mcmc.run(*given)
+    return [line for line in caplog.messages if line.startswith("Compiling")]
+
+
+@pytest.mark.parametrize("kernel", [AutoNUTS, pytest.param(MALA, marks=pytest.mark.long)])
+def test_a_start_compiles_nothing_again(kernel, caplog):
+    mcmc = mcmc_of(kernel(effects), num_chains=2)
+    for seed in range(2):
+        mcmc.run(jax.random.key(seed), Y)
+    assert compiled_in(mcmc, caplog, jax.random.key(2), Y + 1) == []
+
+
+def effects(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(5))
+    with numpyro.plate("schools", 8):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, 10), obs=y)
 
 
 PLACE = {"at": 0.0}
@@ -223,7 +273,7 @@ def test_a_kernel_of_two_mcmc():
 
 def test_programs_are_few(monkeypatch):
     mcmc = mcmc_of(NUTS(moved), num_warmup=2, num_samples=2)
-    monkeypatch.setattr("numpyro_fwd.mcmc.known.MOST_KNOWN", 2)
+    mcmc._known.most = 2
     for at in (0.0, 1.0, 2.0, 1.0):
         monkeypatch.setitem(PLACE, "at", at)
         before = set(mcmc._known.programs)
@@ -341,7 +391,7 @@ def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
     whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.known.code_of"
     mcmc.postprocess_fn = pressed
     with pytest.MonkeyPatch.context() as patch:  # which traces the function, too
-        patch.setattr(code, lambda *_: None)
+        patch.setattr(code, lambda *_: "known")
         with pytest.warns(UserWarning, match="in its last piece: all 12 draws"):
             mcmc.run(jax.random.key(0), Y)
     assert is_same(mcmc.get_samples(), whole)

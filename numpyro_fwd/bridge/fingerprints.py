@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
+MOST_CONSTANT = 10_000  # entries of the constants of a program that is kept
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
 
 
@@ -245,10 +246,13 @@ class Programs:
 
 
 def key_of_program(traced: Any, *structures: Any) -> Hashable:
-    """What a program computes of arrays, as JAX traced it; None for one that calls Python.
+    """What a program computes of arrays, as JAX traced it; None for one that is not kept.
 
+    That calls Python, or holds data: it would be another one for others, and keep them in memory.
     `structures` are those of its arguments.
     """
+    if sum(map(np.size, traced.jaxpr.consts)) > MOST_CONSTANT:
+        return None
     if any("callback" in name for name in primitives_in(traced.jaxpr)):
         return None
     key = describe_program(traced.jaxpr), jax.tree.structure(traced.out_info), *structures

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlackJAXKernel"]
 
-MOST_KEPT = 64  # programs of starts that a kernel keeps
+MOST_KEPT = 32  # programs of starts that a kernel keeps
 
 
 class BlackJAXKernel(MCMCKernel):

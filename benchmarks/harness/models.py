@@ -19,13 +19,18 @@ Network = list[tuple[Array, Array]]
 
 
 def solve_lotka_volterra(
-    theta: Array, z_init: Array, times: Array, tolerance: float = 1e-4
+    theta: Array,
+    z_init: Array,
+    times: Array,
+    tolerance: float = 1e-4,
+    adjoint: diffrax.AbstractAdjoint | None = None,
 ) -> tuple[Array, Array]:
     """Log populations (T, 2) of prey and predator at `times`, and whether the solver got there.
 
     The equations of Lotka and Volterra, ``u' = (alpha - beta v) u``, ``v' = (delta u - gamma) v``,
     are solved for the logarithms, which cannot turn negative. The number of steps adapts to theta
-    in a ``while_loop``, so there is no reverse mode; `ForwardMode` says so to diffrax.
+    in a ``while_loop``, so there is no reverse mode; `ForwardMode` says so to diffrax, where no
+    other `adjoint` is given.
     """
 
     def field(t, log_z, theta):
@@ -43,7 +48,7 @@ def solve_lotka_volterra(
         args=theta,
         saveat=diffrax.SaveAt(ts=times),
         stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
-        adjoint=diffrax.ForwardMode(),
+        adjoint=adjoint or diffrax.ForwardMode(),
         max_steps=1000,
         throw=False,
     )

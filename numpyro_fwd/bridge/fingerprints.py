@@ -18,18 +18,6 @@ from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = [
-    "Fingerprint",
-    "KnownPrograms",
-    "checksum_of",
-    "describe_leaf",
-    "describe_program",
-    "fingerprint",
-    "is_other",
-    "key_of_program",
-    "mutable_arrays",
-]
-
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
 MOST_CONSTANT = 10_000  # entries of the constants of a program that is kept
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation

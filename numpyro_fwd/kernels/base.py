@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.centredness import Centredness
     from numpyro_fwd.kernels.coordinates import Effects
 
-__all__ = ["BlackJAXKernel"]
-
 MOST_KEPT = 32  # programs of starts that a kernel keeps
 
 

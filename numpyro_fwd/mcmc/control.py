@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Control", "interrupts"]
-
 
 class Control:
     """What somebody wants of a run, which asks between two pieces.

@@ -12,8 +12,6 @@ from scipy.stats import rankdata
 from numpyro_fwd.bridge.numpyro_private import effective_sample_size, gelman_rubin
 from numpyro_fwd.mcmc.until import Until
 
-__all__ = ["Convergence", "Draws", "Worst", "next_look"]
-
 KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
 PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
 FIRST_LOOK = 100  # draws of each chain at the first look at the goal

@@ -8,8 +8,6 @@ from numpyro_fwd.mcmc.control import Control
 from numpyro_fwd.mcmc.memory import Memory
 from numpyro_fwd.mcmc.progress import Progress
 
-__all__ = ["Handle"]
-
 
 class Handle:
     """A run that goes on in a thread, as ``MCMC.run(..., blocking=False)`` returns it.

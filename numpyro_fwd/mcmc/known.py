@@ -12,8 +12,6 @@ from numpyro_fwd.bridge.fingerprints import KnownPrograms, describe_program
 from numpyro_fwd.bridge.numpyro_private import has_own_steps, nested_attrgetter
 from numpyro_fwd.kernels.strategy import WholeDensity
 
-__all__ = ["Known", "key_of_run"]
-
 MOST_KNOWN = 8  # pairs of programs that are kept
 
 

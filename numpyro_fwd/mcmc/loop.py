@@ -22,8 +22,6 @@ from numpyro_fwd.mcmc.progress import Line, Progress
 from numpyro_fwd.mcmc.until import Until
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["WATCHED", "Done", "Keeper", "Loop", "Plan", "is_here"]
-
 PIECE_SECONDS = 0.3  # of a piece: what Ctrl-C and the line wait for
 FIRST_PIECE = 4  # steps, of which it is not known how long they take
 FASTER = 8  # times the steps of the longest piece so far

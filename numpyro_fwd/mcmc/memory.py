@@ -9,8 +9,6 @@ import numpy as np
 
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["Memory", "by_name", "latents"]
-
 
 class Memory:
     """Draws by field in blocks, as they were taken out of the room.

@@ -21,8 +21,6 @@ from numpyro_fwd.bridge.numpyro_private import forget_steps, is_prng_key, nested
 from numpyro_fwd.mcmc.known import Known, key_of_run
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Chains", "Collected", "Program", "Programs"]
-
 BATCH = 64  # draws whose sites are computed at once: each alone would cost more than a step does
 
 

@@ -11,8 +11,6 @@ from numpyro_fwd.mcmc.convergence import Worst
 from numpyro_fwd.mcmc.until import Until
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["Line", "Progress"]
-
 LOG_SECONDS = 10.0  # between two lines in a file, which keeps all of them
 
 

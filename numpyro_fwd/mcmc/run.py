@@ -24,8 +24,6 @@ from numpyro_fwd.mcmc.programs import Chains, Collected
 from numpyro_fwd.mcmc.progress import Line, Progress
 from numpyro_fwd.mcmc.until import Until, check_until
 
-__all__ = ["MCMC", "say_stopped"]
-
 ROOM = 1000  # draws of each chain on the device at once: those of programs of longer runs, too
 
 

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from numbers import Integral, Real
 
-__all__ = ["Until", "check_until", "check_whole_number"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Until:

@@ -17,15 +17,6 @@ from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = [
-    "check_same",
-    "describe_arguments",
-    "describe_model",
-    "describe_numbers",
-    "describe_state",
-    "versions",
-]
-
 STATE_TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
 

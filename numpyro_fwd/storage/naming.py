@@ -9,8 +9,6 @@ from numpyro_fwd.bridge.numpyro_private import nested_attrgetter
 from numpyro_fwd.mcmc.memory import by_name
 from numpyro_fwd.storage.checkpoints import key_data_of
 
-__all__ = ["fields_of", "named", "shapes_of", "without_sites"]
-
 # statistics that are stored wherever the state of a kernel has them
 STATISTICS = ("diverging", "potential_energy", "energy", "accept_prob", "num_steps")
 # ArviZ's names of them

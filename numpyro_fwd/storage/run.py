@@ -26,8 +26,6 @@ from numpyro_fwd.storage.store import DrawStore
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Stored", "StoredRun"]
-
 WRITE_SECONDS = 5.0  # between two writes, of which a checkpoint follows each
 
 

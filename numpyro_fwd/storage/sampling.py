@@ -12,8 +12,6 @@ from numpyro_fwd.mcmc.until import Until, check_until, check_whole_number
 from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun
 
-__all__ = ["sample_to"]
-
 
 def sample_to(
     path: str | os.PathLike[str],

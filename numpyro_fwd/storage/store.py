@@ -21,8 +21,6 @@ import numpy as np
 
 from numpyro_fwd.storage.folder import METADATA, replacing, store_package
 
-__all__ = ["DrawStore", "chunk_shape"]
-
 GROUPS = ("posterior", "sample_stats")
 DIMENSIONS = "_ARRAY_DIMENSIONS"  # where xarray looks for the names of axes
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}

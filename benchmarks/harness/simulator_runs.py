@@ -1,0 +1,263 @@
+"""Data, references and counts of the simulators: ``python -m benchmarks.harness.simulator_runs``.
+
+``data`` draws the data of those that are synthetic, ``reference NAME...`` makes long runs, and
+``counts NAME...`` measures effective draws per evaluation; all in double precision. Without names:
+all. Each writes its file beside this one, the simulators that are not named keep their lines.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import arviz_base
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import NUTS
+
+import numpyro_fwd
+from benchmarks.harness import simulators
+from benchmarks.harness.simulators import DATA, REFERENCE, SIMULATORS, Simulator
+
+COUNTS = Path(__file__).parent / "simulator_counts.json"
+BOARD = Path(__file__).parent / "board_reference.json"
+CHAINS = 4
+MOST_RUNS = 8  # of a reference
+NUM_TANGENTS = 8
+# draws of a chain, and of its warm-up, of what is counted
+STEPS = {
+    "RandomWalk": (2000, 15_000),
+    "FMALA": (2000, 5000),
+    "AutoNUTS, forward": (1000, 1000),
+    "NUTS, reverse": (1000, 1000),
+}
+
+Draws = dict[str, np.ndarray]
+
+
+# Data
+
+
+def make_data() -> None:
+    """Data of the three synthetic ones, from fixed parameters and seeds."""
+    rng = np.random.default_rng(61)
+    truth = jax.tree.map(jnp.asarray, simulators.ANTIBODY_TRUTH)
+    log_concentrations = np.asarray(simulators.solve_antibody(truth))
+    noise = np.array([0.1, 0.15])[:, None, None] * rng.standard_normal(log_concentrations.shape)
+    truth = jax.tree.map(jnp.asarray, simulators.EPIDEMIC_TRUTH)
+    infections = np.exp(np.asarray(simulators.solve_epidemic(truth)))
+    mean, concentration = infections * np.array([0.3, 0.4, 0.6]), 25.0
+    cases = rng.poisson(mean * rng.gamma(concentration, 1 / concentration, mean.shape))
+    coefficients = jnp.asarray(rng.standard_normal(simulators.NUM_MODES))
+    pressures = np.asarray(simulators.solve_flow({"coefficients": coefficients}))
+    pressures = pressures + 0.01 * rng.standard_normal(pressures.shape)
+    found = {
+        "antibody": np.round(log_concentrations + noise, 4).tolist(),
+        "epidemic": cases.tolist(),
+        "flow": np.round(pressures, 5).tolist(),
+    }
+    write(DATA, found)
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """A JSON file with a simulator a line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+# Runs
+
+
+def sample(
+    kernel: Any,
+    args: tuple,
+    num_warmup: int,
+    num_draws: int,
+    seed: int,
+    every: int = 1,
+) -> tuple[Callable[[], Draws], dict[str, float]]:
+    """Makes more and more draws (chains, draws, ...); and steps of a chain, of the warm-up first.
+
+    A step counts as many times as the kernel says that it has evaluated the density.
+    """
+
+    def several(carry, length, data):
+        def body(carry, _):
+            state, count = carry
+            state = kernel.sample(state, data, {})
+            return (state, count + state.num_steps), None
+
+        return jax.lax.scan(body, carry, length=length)[0]
+
+    @jax.jit
+    def warm(state, data):
+        return several((state, jnp.zeros_like(state.num_steps)), num_warmup, data)
+
+    @jax.jit
+    def draw(state, data):
+        def body(carry, _):
+            carry = several(carry, every, data)
+            return carry, carry[0].z
+
+        first = state, jnp.zeros_like(state.num_steps)
+        return jax.lax.scan(body, first, length=num_draws // every)
+
+    keys = jax.random.split(jax.random.key(seed), CHAINS)
+    state, count = warm(kernel.init(keys, num_warmup, None, args, {}), args)
+    counts = {"warmup": float(count.mean()), "draws": 0.0}
+    kept: list[Draws] = []
+
+    def more() -> Draws:
+        nonlocal state
+        (state, count), z = draw(state, args)
+        counts["draws"] += float(count.mean())
+        kept.append({n: np.moveaxis(np.asarray(x, np.float64), 0, 1) for n, x in z.items()})
+        return {n: np.concatenate([each[n] for each in kept], 1) for n in kept[0]}
+
+    return more, counts
+
+
+def diagnostics(draws: Draws) -> dict[str, float]:
+    """Worst R-hat, and least bulk ESS of the means and of the squares."""
+    squares = {n: (x - x.mean((0, 1))) ** 2 for n, x in draws.items()}
+    first, second = arviz_base.convert_to_dataset(draws), arviz_base.convert_to_dataset(squares)
+    return {
+        "rhat": max(float(x.max()) for x in arviz_stats.rhat(first).values()),
+        "ess": min(float(x.min()) for x in arviz_stats.ess(first).values()),
+        "ess_squares": min(float(x.min()) for x in arviz_stats.ess(second).values()),
+    }
+
+
+# References
+
+
+def reference_kernel(simulator: Simulator) -> tuple[Any, int, int, int]:
+    """Kernel, its warm-up, draws of a run, and how many of them go by for one that is kept.
+
+    Where a solve is cheap a random walk has its effective draws sooner than NUTS by any derivative.
+    """
+    if simulator.model is simulator.reverse:
+        return NUTS(simulator.model, dense_mass=True), 1000, 1500, 1
+    return numpyro_fwd.RandomWalk(simulator.model, dense_mass=True), 6000, 40_000, 20
+
+
+def make_reference(name: str) -> dict:
+    """Moments of the unconstrained latents by chains that are longer until they suffice.
+
+    Of all years of lynx and hare the leaderboard has them, by NUTS.
+    """
+    if name == "lynx_hare":
+        return {"sampler": "NUTS", **json.loads(BOARD.read_text())[name]}
+    simulator, start = SIMULATORS[name], time.process_time()
+    kernel, num_warmup, num_draws, every = reference_kernel(simulator)
+    more, counts = sample(kernel, simulator.args(), num_warmup, num_draws, 100, every)
+    for turn in range(MOST_RUNS):
+        draws = more()
+        found = diagnostics(draws)
+        shown = ", ".join(f"{key} {value:.5g}" for key, value in found.items())
+        print(f"{name}: {turn + 1} runs, {shown}, {counts}", flush=True)
+        if found["rhat"] <= 1.005 and min(found["ess"], found["ess_squares"]) >= 4000:
+            break
+    print(f"{name}: {time.process_time() - start:.0f} s of the processor", flush=True)
+    sites = {n: (rounded(x.mean((0, 1))), rounded(x.std((0, 1)))) for n, x in draws.items()}
+    return {"sampler": type(kernel).__name__, **found, "sites": sites}
+
+
+def rounded(x: np.ndarray) -> Any:
+    """As lists of six significant digits."""
+    return np.vectorize(lambda value: float(f"{value:.6g}"))(x).tolist()
+
+
+# Counts
+
+
+def counted_kernels(simulator: Simulator) -> dict[str, tuple[Any, str, int]]:
+    """Kernels by name; what they evaluate, and the JVPs of one evaluation."""
+    model, size = simulator.model, simulator.size
+    kernels: dict[str, tuple[Any, str, int]] = {
+        "RandomWalk": (numpyro_fwd.RandomWalk(model, dense_mass=True), "solve", 0)
+    }
+    if simulator.has_derivatives:
+        fmala = numpyro_fwd.FMALA(model, num_tangents=NUM_TANGENTS, dense_mass=True)
+        kernels["FMALA"] = fmala, "step", NUM_TANGENTS
+        # a model with both: forward mode all the same
+        auto = numpyro_fwd.AutoNUTS(model, forward_mode_differentiation=True)
+        kernels["AutoNUTS, forward"] = auto, "gradient", size
+    if simulator.reverse is not None:
+        kernels["NUTS, reverse"] = NUTS(simulator.reverse, dense_mass=True), "gradient", 0
+    return kernels
+
+
+def errors(name: str, draws: Draws) -> dict[str, float]:
+    """Largest errors against the reference: of means in standard deviations, of these relative."""
+    truth = simulators.reference(name)
+    of_mean = [np.max(np.abs(draws[n].mean((0, 1)) - m) / s) for n, (m, s) in truth.items()]
+    of_sd = [np.max(np.abs(draws[n].std((0, 1)) / s - 1)) for n, (_, s) in truth.items()]
+    return {"error_of_mean": float(max(of_mean)), "error_of_sd": float(max(of_sd))}
+
+
+def count(name: str, sampler: str) -> dict:
+    """A row of the table."""
+    simulator = SIMULATORS[name]
+    kernel, unit, num_jvps = counted_kernels(simulator)[sampler]
+    num_warmup, num_draws = STEPS[sampler]
+    more, steps = sample(kernel, simulator.args(), num_warmup, num_draws, 0)
+    start = time.process_time()
+    draws = more()
+    found = diagnostics(draws)
+    least = min(found["ess"], found["ess_squares"]) / CHAINS
+    rate = least / steps["draws"]
+    return {
+        "simulator": name,
+        "sampler": sampler,
+        "unit": unit,
+        "jvps_of_unit": num_jvps,
+        "warmup": CHAINS * steps["warmup"],
+        "draws": CHAINS * num_draws,
+        "evaluations": CHAINS * steps["draws"],
+        **found,
+        "ess_of_evaluation": found["ess"] / (CHAINS * steps["draws"]),
+        "ess_squares_of_evaluation": found["ess_squares"] / (CHAINS * steps["draws"]),
+        "until_1000": CHAINS * steps["warmup"] + 1000 / rate,
+        **errors(name, draws),
+        "seconds": time.process_time() - start,
+    }
+
+
+def make_counts(name: str) -> list[dict]:
+    """Rows of one simulator."""
+    rows = []
+    for sampler in counted_kernels(SIMULATORS[name]):
+        rows.append(count(name, sampler))
+        print(json.dumps(rows[-1]), flush=True)
+        jax.clear_caches()
+    return rows
+
+
+def main() -> None:
+    """Make what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["data", "reference", "counts"])
+    parser.add_argument("names", nargs="*", help=f"which of {list(SIMULATORS)}")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    if options.what == "data":
+        make_data()
+        return
+    path, make = {
+        "reference": (REFERENCE, make_reference),
+        "counts": (COUNTS, make_counts),
+    }[options.what]
+    for name in options.names or SIMULATORS:
+        found = make(name)
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        write(path, kept | {name: found})
+        jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()

@@ -145,3 +145,29 @@ def test_kill_9(tmp_path):
 
 def num_draws_of(path):
     return runs.draws_of(path)["posterior/sum"].shape[1]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("enough")])
+def test_ctrl_c_and_errors_of_a_callback_lose_nothing(error, tmp_path, monkeypatch):
+    """In the draws, of which those that there are count, and are gone on from."""
+    monkeypatch.setattr(loop, "PIECE_SECONDS", 1e-9)  # pieces of a step
+
+    def stops(progress):
+        if progress.num_draws > 4 and error is not None:
+            raise error
+        if progress.num_draws > 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    mcmc = runs.mcmc_of()
+    mcmc.callback = stops
+    try:
+        raised = pytest.warns(UserWarning, match=r"5 draws of each chain are kept.*the same call")
+        with pytest.raises(RuntimeError, match="enough") if error else raised:
+            assert runs.run(tmp_path / "run", mcmc=mcmc).reason == "stopped"
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert num_draws_of(tmp_path / "run") == 5
+    runs.run(tmp_path / "run")
+    runs.run(tmp_path / "whole")
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")

@@ -23,7 +23,7 @@ from benchmarks.harness.cold_run import (
     cold_to_goal,
     is_enough,
 )
-from benchmarks.harness.many_runs import runs
+from benchmarks.harness.many_runs import NUM_FITS, runs
 from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 
 COLUMNS = [
@@ -172,6 +172,22 @@ def many_runs(quick: bool) -> Section:
     )
 
 
+def many_fits(quick: bool) -> Section:
+    """A loop of fits, each of data of its own."""
+    del quick
+    one = REPORT.once(("many_fits", "AutoNUTS"), runs, "hierarchy", "AutoNUTS", "fits")
+    memory = (one[f"MB after {n}"] for n in (10, NUM_FITS))
+    rows = [["AutoNUTS", one["each"], one["programs"], *memory]]
+    return Section(
+        "A loop of a hundred fits",
+        "Eight schools, each fit of data of its own by one `numpyro_fwd.MCMC`, four vectorized "
+        "chains: processor seconds of a fit after the second, programs that all of these compiled, "
+        "and the memory of the process after ten fits and after all.",
+        ["kernel", "a fit, s", "programs", "MB after 10", "MB after 100"],
+        rows,
+    )
+
+
 def medians_of(rows: list[list]) -> list[list]:
     """Rows of the medians and of the largest ratio, of few dimensions, of many, and of all."""
     groups = {
@@ -226,7 +242,9 @@ def drawn(sections: dict[str, dict]) -> Figure:
 REPORT = Report(
     "waiting",
     "What you wait for",
-    by_name(regression, hierarchy, many_runs, posteriors, sites, table, million, lynx_hare),
+    by_name(
+        regression, hierarchy, many_runs, many_fits, posteriors, sites, table, million, lynx_hare
+    ),
     long=("posteriors", "sites", "million", "lynx_hare"),
     pictures={
         "regression": Picture(

@@ -7,8 +7,11 @@ at all (level 0) they compile in half of that time, and run up to five times as 
 programs of few operations, which are counted (:func:`blackjax_ext.work.operations`).
 """
 
+import contextlib
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial, update_wrapper
 from typing import Any
 
@@ -30,6 +33,20 @@ GONE: set[str] = set()  # options that the jaxlib here does not know
 # about a second more, and XLA takes a second or two less
 LIGHT = 2e9
 FEW = 60  # runs of a program
+# from a traced program, the structure of its arguments, and what compiles it, to it or to a program
+# that is the same
+Keep = Callable[[Any, Any, Callable[[], Function]], Function]
+KEEP: ContextVar[Keep | None] = ContextVar("KEEP", default=None)
+
+
+@contextlib.contextmanager
+def keeping(keep: Keep) -> Iterator[None]:
+    """Within it, programs that are compiled soon are those that somebody keeps."""
+    token = KEEP.set(keep)
+    try:
+        yield
+    finally:
+        KEEP.reset(token)
 
 
 def compiled_soon(
@@ -58,9 +75,12 @@ def compiled_soon(
         if is_inside(arguments, keywords) or is_op_by_op():  # JAX takes no options there
             return plain(*arguments, **keywords)
         if not chosen:
-            traced = plain.trace(*arguments, **keywords).jaxpr  # which the next line takes, too
-            options = options_for(traced, 1 if runs_once else FEW)
-            chosen.append(jitted(compiler_options=options or None))
+            traced, keep = plain.trace(*arguments, **keywords), KEEP.get()
+            options = options_for(traced.jaxpr, 1 if runs_once else FEW)
+            make = partial(jitted, compiler_options=options or None)  # of what is traced already
+            given = jax.tree.structure((arguments, keywords))
+            is_kept = keep is not None and static_argnums == ()
+            chosen.append(keep(traced, given, make) if keep and is_kept else make())
         try:
             return chosen[0](*arguments, **keywords)
         except jax.errors.JaxRuntimeError as error:

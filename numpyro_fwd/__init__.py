@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
     from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary
     from numpyro_fwd.mcmc import MCMC as MCMC
+    from numpyro_fwd.mcmc import Until as Until
     from numpyro_fwd.meshes import gather as gather
     from numpyro_fwd.meshes import join_processes as join_processes
     from numpyro_fwd.meshes import make_mesh as make_mesh
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.partial_bayes.open_horizon import OHSMC as OHSMC
     from numpyro_fwd.partial_bayes.predicting import Prediction as Prediction
     from numpyro_fwd.partial_bayes.sgsmc import SGSMC as SGSMC
-    from numpyro_fwd.storage import Until as Until
     from numpyro_fwd.storage import sample_to as sample_to
 
 __getattr__, __dir__, __all__ = attach(__name__)

@@ -106,7 +106,8 @@ def test_evidence(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_many_runs(tmp_path, monkeypatch):
     found = found_by("howto/many_runs", tmp_path, monkeypatch)
-    assert len(found["mcmc"]._known) == 1
+    assert len(found["mcmc"]._known.programs) == 2  # with room for 500 draws, and for 1,000
+    assert len(found["folds"]._known.programs) == 1 and -45 < sum(found["scores"]) < -15
 
 
 @pytest.mark.long

@@ -1,17 +1,21 @@
 """Several runs of one MCMC in a process of its own: what the first, the second and the third cost.
 
 ``python -m benchmarks.harness.many_runs PROBLEM KERNEL numpyro|numpyro_fwd`` prints it as JSON. The
-second run has another key, the third other data of the same shapes, too.
+second run has another key, the third other data of the same shapes, too. With "fits" in place of
+the package it is a loop of a hundred fits, each of data of its own.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.cold_run import KERNELS, Clock, in_new_process, problem_of
 
-__all__ = ["runs"]
+__all__ = ["NUM_FITS", "runs"]
+
+NUM_FITS = 100
 
 
 def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
@@ -28,7 +32,8 @@ def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
     model, arrays = what.make()
     name, options = KERNELS[kernel]
     api = numpyro.infer.NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
-    mcmc = {"numpyro": numpyro.infer.MCMC, "numpyro_fwd": numpyro_fwd.MCMC}[package](
+    make = numpyro.infer.MCMC if package == "numpyro" else numpyro_fwd.MCMC
+    mcmc = make(
         api(model, **options),
         num_warmup=what.num_warmup,
         num_samples=what.num_samples,
@@ -37,9 +42,16 @@ def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
         progress_bar=False,
     )
     arrays = jax.tree.map(jnp.asarray, arrays)
-    others = jax.tree.map(lambda x: x + 0.0 if jnp.issubdtype(x.dtype, float) else x, arrays)
+
+    def others(shift: float) -> Any:
+        return jax.tree.map(lambda x: x + shift if jnp.issubdtype(x.dtype, float) else x, arrays)
+
+    if package == "fits":
+        return fits(lambda i: mcmc.run(jax.random.key(i), *others(i / NUM_FITS)), clock)
     found: dict[str, Any] = {}
-    for i, (label, given) in enumerate((("first", arrays), ("second", arrays), ("data", others))):
+    for i, (label, given) in enumerate(
+        (("first", arrays), ("second", arrays), ("data", others(0.0)))
+    ):
         since, programs = time.process_time(), len(clock.compiled)
         try:
             mcmc.run(jax.random.key(i), *given)
@@ -50,6 +62,25 @@ def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
         found[label] = time.process_time() - since
         found[f"{label} programs"] = len(clock.compiled) - programs
     return found
+
+
+def fits(fit: Any, clock: Clock) -> dict[str, Any]:
+    """Processor seconds of a fit after the first, programs, and memory in MB after ten and all."""
+    fit(0)
+    fit(1)
+    since, programs, memory = time.process_time(), len(clock.compiled), {}
+    for i in range(2, NUM_FITS):
+        fit(i)
+        if i + 1 in (10, NUM_FITS):
+            memory[f"MB after {i + 1}"] = resident()
+    each = (time.process_time() - since) / (NUM_FITS - 2)
+    return {"each": each, "programs": len(clock.compiled) - programs, **memory}
+
+
+def resident() -> float:
+    """Resident memory of this process in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
 
 
 def runs(problem: str, kernel: str, package: str) -> dict[str, Any]:

@@ -1,19 +1,25 @@
-"""Whether the arguments of a model are those of before: checksums of the numbers in them."""
+"""Whether arguments and programs are those of before: checksums of them."""
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Callable, Hashable, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from blackjax_ext.equations import primitives_in, read_program
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
+MOST_CONSTANT = 10_000  # entries of the constants of a program that is kept
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
 
 
@@ -156,3 +162,111 @@ def mixed_bits(words: Any, xp: Any) -> Any:
     for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
         stirred = (stirred ^ (stirred >> np.uint32(shift))) * np.uint32(factor)
     return xp.sum(stirred ^ (stirred >> np.uint32(16)), dtype=np.uint32)
+
+
+def describe_leaf(leaf: Any) -> str:
+    """The value of a number or text, a checksum of an array or table, the type of anything else."""
+    if isinstance(leaf, (bool, int, float, complex, str, bytes)):
+        return repr(leaf)
+    kind = f"{getattr(leaf, 'dtype', type(leaf).__qualname__)}{getattr(leaf, 'shape', '')}"
+    checksum = checksum_of(leaf)
+    return kind if checksum is None else f"{kind} {checksum:08x}"
+
+
+def describe_program(program: ClosedJaxpr) -> str:
+    """A checksum of a traced program and of the numbers in it."""
+    return Programs().digest(program.jaxpr, program.consts)
+
+
+class Programs:
+    """Checksums of programs, each of which may be part of others many times."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Any, str]] = {}
+
+    def digest(self, jaxpr: Jaxpr, consts: Any = ()) -> str:
+        """Checksum of a program: its operations, and which results they work on."""
+        if id(jaxpr) not in self.known:
+            self.known[id(jaxpr)] = (jaxpr, self.digest_of_operations(jaxpr))
+        parts = [self.known[id(jaxpr)][1], *map(describe_leaf, consts)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+    def digest_of_operations(self, jaxpr: Jaxpr) -> str:
+        """Checksum of a program whose constants are any."""
+        names = map(str, count())
+        constants = [next(names) for _ in jaxpr.constvars]
+        inputs = [next(names) for _ in jaxpr.invars]
+        digest = hashlib.sha256(str([v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]).encode())
+
+        def rule(equation: Any, arguments: list[str]) -> list[str]:
+            name, params = equation.primitive.name, equation.params
+            shapes = [str(var.aval) for var in equation.outvars]
+            options = [(key, self.option(params[key])) for key in sorted(params)]
+            digest.update(repr((name, arguments, shapes, options)).encode())
+            return [next(names) for _ in shapes]
+
+        program = ClosedJaxpr(jaxpr, constants)
+        outputs = read_program(program, inputs, rule, self.known_value, calls=(), reads_all=True)
+        digest.update(repr(outputs).encode())
+        return digest.hexdigest()[:24]
+
+    @staticmethod
+    def known_value(variable: Any, value: Any) -> str:
+        """A number that stands in a program, or the name of a constant."""
+        is_number = isinstance(variable, Literal)
+        return f"{describe_leaf(value)}:{variable.aval}" if is_number else value
+
+    def option(self, value: Any) -> str:
+        """A parameter of an operation."""
+        if isinstance(value, ClosedJaxpr):
+            return self.digest(value.jaxpr, value.consts)
+        if isinstance(value, Jaxpr):
+            return self.digest(value)
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(self.option, value))})"
+        if isinstance(value, dict):
+            return self.option([*value.items()])
+        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            return describe_leaf(value)
+        if callable(value):  # what it does is in the program, its name may have an address
+            return type(value).__name__
+        return re.sub(r"0x[0-9a-f]+", "", str(value))
+
+
+def key_of_program(traced: Any, *structures: Any) -> Hashable:
+    """What a program computes of arrays, as JAX traced it; None for one that is not kept.
+
+    That calls Python, or holds data: it would be another one for others, and keep them in memory.
+    `structures` are those of its arguments.
+    """
+    if sum(map(np.size, traced.jaxpr.consts)) > MOST_CONSTANT:
+        return None
+    if any("callback" in name for name in primitives_in(traced.jaxpr)):
+        return None
+    key = describe_program(traced.jaxpr), jax.tree.structure(traced.out_info), *structures
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+class KnownPrograms:
+    """Compiled programs by what they compute, the `most` that were used last."""
+
+    def __init__(self, most: int):
+        self.most, self.programs = most, dict[Any, Any]()
+
+    def take(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The program for a key, or the one that is made; a new one for None."""
+        if key is None:
+            return make()
+        program = self.programs.pop(key, None)
+        self.programs[key] = program = make() if program is None else program
+        for oldest in list(self.programs)[: -self.most]:
+            del self.programs[oldest]
+        return program
+
+    def keep(self, traced: Any, given: Any, make: Callable[[], Any]) -> Any:
+        """A program that is traced, or one that is known to be the same."""
+        return self.take(key_of_program(traced, given), make)

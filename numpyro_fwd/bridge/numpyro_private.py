@@ -22,8 +22,10 @@ __all__ = [
     "Messenger",
     "ParamShape",
     "constrain_fn",
+    "effective_sample_size",
     "find_valid_initial_params",
     "forget_steps",
+    "gelman_rubin",
     "get_potential_fn",
     "give_arguments",
     "has_own_steps",
@@ -39,7 +41,6 @@ __all__ = [
     "not_jax_tracer",
     "prepare_model",
     "scan_wrapper",
-    "split_gelman_rubin",
     "transform_fn",
     "transforms_of",
     "unconstrain_fn",
@@ -52,7 +53,7 @@ CHECKED_AGAINST = "0.22.0"
 try:
     from numpyro.contrib.control_flow.scan import scan_wrapper
     from numpyro.contrib.module import ParamShape
-    from numpyro.diagnostics import split_gelman_rubin
+    from numpyro.diagnostics import effective_sample_size, gelman_rubin
     from numpyro.infer.gibbs import GIBBS_SITES_KWARG
     from numpyro.infer.util import _prepare_model_for_potential as prepare_model
     from numpyro.infer.util import _transforms_from_trace as transforms_of

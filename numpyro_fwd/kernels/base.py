@@ -16,12 +16,17 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.programs import compiled_soon
+from blackjax_ext.programs import compiled_soon, keeping
 from blackjax_ext.raising import Raised, forgiving_while
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
-from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
+from numpyro_fwd.bridge.fingerprints import (
+    Fingerprint,
+    KnownPrograms,
+    fingerprint,
+    is_other,
+)
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.raising import REMEDY
@@ -50,6 +55,8 @@ from numpyro_fwd.types import Args, Kwargs, Model
 if TYPE_CHECKING:
     from numpyro_fwd.kernels.centredness import Centredness
     from numpyro_fwd.kernels.coordinates import Effects
+
+MOST_KEPT = 32  # programs of starts that a kernel keeps
 
 
 class BlackJAXKernel(MCMCKernel):
@@ -184,6 +191,7 @@ class BlackJAXKernel(MCMCKernel):
         self._started_from: Source | None = None
         self._sample_fn: Function | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Function] = {}
+        self._kept = KnownPrograms(MOST_KEPT)
         self._raised = Raised()
         self._in_place = InPlace()
         self._has_coordinates = True
@@ -239,7 +247,7 @@ class BlackJAXKernel(MCMCKernel):
         check_run(type(self).__name__, rng_key, num_warmup, *given)
         check_arguments_of_loop(*given)
         rng_key = rng_key if is_prng_key(rng_key) else over_chains(rng_key)
-        with status_line(self) as say:
+        with status_line(self) as say, keeping(self._kept.keep):
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
             view, z = self._look(key_model, init_params, *given)
@@ -391,7 +399,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
+        anew = {"_programs": {}, "_kept": KnownPrograms(MOST_KEPT), "_in_place": InPlace()}
+        return {**self.__dict__, "_sample_fn": None, **anew}
 
 
 describe(BlackJAXKernel)

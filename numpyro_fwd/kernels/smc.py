@@ -152,9 +152,8 @@ class LangevinSMC(MCMCKernel):
     Notes
     -----
     A kernel keeps its annealing compiled for other keys, and for other data of the same shapes.
-    The loop around the steps after it is NumPyro's, which compiles it in every call of
-    ``MCMC.run``, for NUTS as well. In a loop over seeds call ``keep_compiled`` first, with which it
-    is read from the disk; or, where the evidence is all that is wanted,
+    The loop around the steps after it is kept by :class:`numpyro_fwd.MCMC`; NumPyro's compiles it
+    in every run. Where the evidence is all that is wanted, there is none in
     ``kernel.init(jax.random.split(key, particles), 0, None, args, kwargs)``, whose state has it.
 
     The evidence is biased by O(1 / particles), because temperatures, step sizes and scales are

@@ -17,8 +17,6 @@ import numpy as np
 
 from numpyro_fwd.storage.folder import replacing
 
-__all__ = ["leaves_of", "load", "put_back", "save"]
-
 
 def leaves_of(state: Any) -> list[np.ndarray]:
     """Copies of the arrays of a state; keys as their numbers.

@@ -5,32 +5,17 @@ and by the state before the first step. The program is taken as JAX traced it, s
 the model counts wherever it was made, and a comment does not.
 """
 
-import hashlib
-import re
 from importlib.metadata import version
-from itertools import count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from blackjax_ext.equations import read_program
-from numpyro_fwd.bridge.fingerprints import checksum_of
+from numpyro_fwd.bridge.fingerprints import describe_leaf, describe_program
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.types import Args, Kwargs, Model
-
-__all__ = [
-    "check_same",
-    "describe_arguments",
-    "describe_model",
-    "describe_numbers",
-    "describe_program",
-    "describe_state",
-    "versions",
-]
 
 STATE_TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
@@ -47,15 +32,6 @@ def describe_numbers(tree: Any) -> dict[str, str]:
         tree, is_leaf=lambda leaf: isinstance(leaf, OnDisk)
     )
     return {jax.tree_util.keystr(path): describe_leaf(leaf) for path, leaf in leaves}
-
-
-def describe_leaf(leaf: Any) -> str:
-    """The value of a number or text, a checksum of an array or table, the type of anything else."""
-    if isinstance(leaf, (bool, int, float, complex, str, bytes)):
-        return repr(leaf)
-    kind = f"{getattr(leaf, 'dtype', type(leaf).__qualname__)}{getattr(leaf, 'shape', '')}"
-    checksum = checksum_of(leaf)
-    return kind if checksum is None else f"{kind} {checksum:08x}"
 
 
 def describe_arguments(model_args: Args, model_kwargs: dict[str, Any]) -> dict[str, str]:
@@ -93,66 +69,6 @@ def distribution_name(distribution: Any) -> str:
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
     return type(distribution).__name__
-
-
-def describe_program(program: ClosedJaxpr) -> str:
-    """A checksum of a traced program and of the numbers in it."""
-    return Programs().digest(program.jaxpr, program.consts)
-
-
-class Programs:
-    """Checksums of programs, each of which may be part of others many times."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, tuple[Any, str]] = {}
-
-    def digest(self, jaxpr: Jaxpr, consts: Any = ()) -> str:
-        """Checksum of a program: its operations, and which results they work on."""
-        if id(jaxpr) not in self.known:
-            self.known[id(jaxpr)] = (jaxpr, self.digest_of_operations(jaxpr))
-        parts = [self.known[id(jaxpr)][1], *map(describe_leaf, consts)]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
-
-    def digest_of_operations(self, jaxpr: Jaxpr) -> str:
-        """Checksum of a program whose constants are any."""
-        names = map(str, count())
-        constants = [next(names) for _ in jaxpr.constvars]
-        inputs = [next(names) for _ in jaxpr.invars]
-        digest = hashlib.sha256(str([v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]).encode())
-
-        def rule(equation: Any, arguments: list[str]) -> list[str]:
-            name, params = equation.primitive.name, equation.params
-            shapes = [str(var.aval) for var in equation.outvars]
-            options = [(key, self.option(params[key])) for key in sorted(params)]
-            digest.update(repr((name, arguments, shapes, options)).encode())
-            return [next(names) for _ in shapes]
-
-        program = ClosedJaxpr(jaxpr, constants)
-        outputs = read_program(program, inputs, rule, self.known_value, calls=(), reads_all=True)
-        digest.update(repr(outputs).encode())
-        return digest.hexdigest()[:24]
-
-    @staticmethod
-    def known_value(variable: Any, value: Any) -> str:
-        """A number that stands in a program, or the name of a constant."""
-        is_number = isinstance(variable, Literal)
-        return f"{describe_leaf(value)}:{variable.aval}" if is_number else value
-
-    def option(self, value: Any) -> str:
-        """A parameter of an operation."""
-        if isinstance(value, ClosedJaxpr):
-            return self.digest(value.jaxpr, value.consts)
-        if isinstance(value, Jaxpr):
-            return self.digest(value)
-        if isinstance(value, (tuple, list)):
-            return f"({', '.join(map(self.option, value))})"
-        if isinstance(value, dict):
-            return self.option([*value.items()])
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-            return describe_leaf(value)
-        if callable(value):  # what it does is in the program, its name may have an address
-            return type(value).__name__
-        return re.sub(r"0x[0-9a-f]+", "", str(value))
 
 
 def describe_state(state: Any) -> dict[str, Any]:

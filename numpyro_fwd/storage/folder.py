@@ -7,8 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["METADATA", "Folder", "naming_path", "replacing", "store_package"]
-
 METADATA = ".zmetadata"
 OWN = ".sample_to"  # beside the groups of the store, which readers of Zarr do not look at
 

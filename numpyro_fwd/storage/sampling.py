@@ -8,11 +8,9 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.argument_errors import check_arguments
+from numpyro_fwd.mcmc.until import Until, check_until, check_whole_number
 from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun
-from numpyro_fwd.storage.stopping import Until, check_whole_number
-
-__all__ = ["sample_to"]
 
 
 def sample_to(
@@ -30,18 +28,18 @@ def sample_to(
 
     Draws are appended to a Zarr store in ArviZ's layout, which ``xarray.open_datatree`` and
     ``az.from_zarr`` read while it grows, and the kernel's state is saved after each write, at most
-    four times a second. A run that was interrupted, by ``kill -9`` at any moment, continues when
-    the same call is made again: its draws are those of a run that was never interrupted, bit for
-    bit. Memory does not depend on the number of draws.
+    four times a second. A run that was interrupted, by Ctrl-C or by ``kill -9`` at any moment,
+    continues when the same call is made again: its draws are those of a run that was never
+    interrupted, bit for bit. Memory does not depend on the number of draws.
 
     Parameters
     ----------
     path
         Folder of the store: new, empty, or that of the run to continue.
     mcmc
-        Any kernel, all chain methods. Its `num_warmup`, `thinning` and `postprocess_fn` count, and
-        `progress_bar` says whether progress is shown. Its `num_samples` counts only where `until`
-        says nothing. A `post_warmup_state` takes the place of the warm-up.
+        Any kernel, all chain methods. Its options count as in ``mcmc.run``, those of
+        ``numpyro_fwd.MCMC`` too, and draws are the same, but for `num_samples` where `until` says
+        when to stop. A `post_warmup_state` takes the place of the warm-up.
     rng_key
         Key of the run, or a key for each chain.
     args, kwargs
@@ -50,7 +48,7 @@ def sample_to(
         Draws of each chain in a file of the store, 1 or more. There is a file for each site and
         each such number of draws. Draws are written at least every five seconds or so.
     until
-        When to stop; None for the number of draws of `mcmc`. It may change from call to call.
+        When to stop; None for that of `mcmc`. It may change from call to call.
     extra_fields
         Fields of the kernel's state to be stored besides ``diverging``, ``potential_energy``,
         ``energy``, ``accept_prob`` and ``num_steps``, which are where the state has them;
@@ -110,26 +108,16 @@ def sample_to(
             "in one."
         )
     check_whole_number("draws_per_write", draws_per_write)
-    until = check_until(until, mcmc)
+    until = getattr(mcmc, "until", None) if until is None else until
+    until = check_until(until, mcmc.num_chains)
     check_extra_fields(extra_fields)
     check_arguments(args, kwargs)
-    for name in ("zarr", *(["arviz_stats"] if until.has_goals else [])):
-        store_package(name)  # before anything is written
+    store_package("zarr")  # before anything is written
     folder = Folder(path)
     with folder.claimed():
         run = StoredRun(folder, mcmc, until, int(draws_per_write))
         run.prepare(rng_key, tuple(extra_fields), init_params, args, kwargs)
         return run.go_on()
-
-
-def check_until(until: Until | None, mcmc: MCMC) -> Until:
-    """The goals, with an end."""
-    if until is not None and not isinstance(until, Until):
-        raise TypeError(f"until must be an Until(...) or None; got {type(until).__name__}.")
-    until = (until or Until()).ending_at(mcmc.num_samples // mcmc.thinning)
-    if until.r_hat is not None and mcmc.num_chains < 2:
-        raise ValueError("until: r_hat takes two chains or more; the mcmc has num_chains=1.")
-    return until
 
 
 def check_extra_fields(extra_fields: object) -> None:

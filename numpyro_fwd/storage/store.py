@@ -21,8 +21,6 @@ import numpy as np
 
 from numpyro_fwd.storage.folder import METADATA, replacing, store_package
 
-__all__ = ["DrawStore", "chunk_shape"]
-
 GROUPS = ("posterior", "sample_stats")
 DIMENSIONS = "_ARRAY_DIMENSIONS"  # where xarray looks for the names of axes
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
@@ -207,10 +205,6 @@ class DrawStore:
             if first < end:
                 parts.append(array[:, first:end:stride])
         return np.concatenate(parts, axis=1)
-
-    def element_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one draw of a variable of the posterior."""
-        return tuple(self.arrays[f"posterior/{name}"].shape[2:])
 
 
 def create_array(

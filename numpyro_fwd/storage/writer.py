@@ -9,8 +9,6 @@ from typing import Any
 
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["Writer"]
-
 WAITING = 3  # pieces that wait to be written, or are: each holds its draws in memory
 CHECKPOINT_SECONDS = 0.25  # between two checkpoints, which are synchronized with the disk
 

@@ -1,6 +1,5 @@
 """MCMC that compiles once: draws are NumPyro's, second runs compile nothing, Ctrl-C keeps draws."""
 
-import contextlib
 import os
 import pickle
 import signal
@@ -17,7 +16,7 @@ from numpyro.infer import HMC, NUTS, BarkerMH
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_fwd
-from numpyro_fwd import MALA, MCMC, AutoNUTS
+from numpyro_fwd import AMAGOLD, MALA, MCMC, AutoNUTS, LangevinSMC, Until
 
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32)
 
@@ -70,7 +69,7 @@ def test_other_keys_and_other_data_compile_nothing(kernel):
     mcmc = mcmc_of(kernel(model), num_chains=2)
     for seed in range(3):
         mcmc.run(jax.random.key(seed), Y + 10 * seed)
-    (programs,) = mcmc._known.values()
+    (programs,) = mcmc._known.programs.values()
     assert programs.advance.program._cache_size() == 1
     assert programs.finish.program._cache_size() == 1
     alone = mcmc_of(kernel(model), num_chains=2)
@@ -78,11 +77,61 @@ def test_other_keys_and_other_data_compile_nothing(kernel):
     assert is_same(mcmc.get_samples(), alone.get_samples())
 
 
-def test_kernels_that_may_keep_data_are_compiled_in_each_run():
-    mcmc = mcmc_of(BarkerMH(model), num_warmup=300, num_samples=300)
-    for shift in (0.0, 40.0):
-        mcmc.run(jax.random.key(0), Y + shift)
-    assert not mcmc._known and mcmc.get_samples()["mu"].mean() > 10
+def on_rows(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    with numpyro.plate("rows", len(y), subsample_size=2) as rows:
+        numpyro.sample("y", dist.Normal(mu, 10), obs=y[rows])
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        BarkerMH(model),
+        AMAGOLD(on_rows),
+        pytest.param(AMAGOLD(on_rows, acceptance="subsampled"), marks=pytest.mark.long),
+        LangevinSMC(model),
+    ],
+    ids=["BarkerMH", "AMAGOLD", "subsampled", "LangevinSMC"],
+)
+def test_steps_that_are_known_by_their_program(kernel):
+    """Which holds data or not: those of the last run are taken where they are the same."""
+    options = {"num_chains": 40 if isinstance(kernel, LangevinSMC) else 2, "num_warmup": 100}
+    if isinstance(kernel, BarkerMH):
+        options["chain_method"] = "sequential"
+    mcmc = mcmc_of(kernel, **options)
+    for seed in range(3):
+        mcmc.run(jax.random.key(seed), Y + 40 * (seed // 2))
+    (programs, *others) = mcmc._known.programs.values()
+    assert programs.advance.program._cache_size() == 1
+    assert len(others) == int(isinstance(kernel, BarkerMH))  # whose program holds the data
+    found = mcmc.get_samples()
+    alone = mcmc_of(kernel, **options)
+    alone.run(jax.random.key(2), Y + 40)
+    assert is_same(found, alone.get_samples()) and found["mu"].mean() > 5
+
+
+def compiled_in(mcmc, caplog, *given):
+    """Programs that a run compiles."""
+    caplog.clear()
+    with jax.log_compiles():
+        mcmc.run(*given)
+    return [line for line in caplog.messages if line.startswith("Compiling")]
+
+
+@pytest.mark.parametrize("kernel", [AutoNUTS, pytest.param(MALA, marks=pytest.mark.long)])
+def test_a_start_compiles_nothing_again(kernel, caplog):
+    mcmc = mcmc_of(kernel(effects), num_chains=2)
+    for seed in range(2):
+        mcmc.run(jax.random.key(seed), Y)
+    assert compiled_in(mcmc, caplog, jax.random.key(2), Y + 1) == []
+
+
+def effects(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(5))
+    with numpyro.plate("schools", 8):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, 10), obs=y)
 
 
 PLACE = {"at": 0.0}
@@ -224,12 +273,12 @@ def test_a_kernel_of_two_mcmc():
 
 def test_programs_are_few(monkeypatch):
     mcmc = mcmc_of(NUTS(moved), num_warmup=2, num_samples=2)
-    monkeypatch.setattr("numpyro_fwd.mcmc.MOST_KNOWN", 2)
+    mcmc._known.most = 2
     for at in (0.0, 1.0, 2.0, 1.0):
         monkeypatch.setitem(PLACE, "at", at)
-        before = set(mcmc._known)
+        before = set(mcmc._known.programs)
         mcmc.run(jax.random.key(0), Y)
-    assert len(mcmc._known) == 2 and set(mcmc._known) == before
+    assert len(mcmc._known.programs) == 2 and set(mcmc._known.programs) == before
 
 
 def test_a_model_that_needs_the_values_of_its_data():
@@ -293,35 +342,28 @@ def ctrl_c():
     signal.signal(signal.SIGINT, usual)
 
 
-class Stopped(MCMC):
-    """A run in which Ctrl-C is pressed after so many steps."""
+def pressed_after(num_steps):
+    """A callback that presses Ctrl-C after so many steps."""
 
-    after = 0
+    def callback(progress):
+        if progress.num_steps >= num_steps:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    @contextlib.contextmanager
-    def _line(self, num_steps):
-        del num_steps
-
-        def show(done, *_):
-            if done >= self.after:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        yield show
+    return callback
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_run_that_is_stopped_keeps_its_draws():
     whole = mcmc_of(MALA(model), num_samples=400, num_chains=2)
     whole.run(jax.random.key(0), Y)
-    mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, num_chains=2)
-    mcmc.after = 21
+    mcmc = mcmc_of(MALA(model), num_samples=400, num_chains=2, callback=pressed_after(21))
     with pytest.warns(UserWarning, match=r"stopped, and \d+ draws of each chain are kept"):
         mcmc.run(jax.random.key(0), Y)
     kept = mcmc.get_samples(True)["mu"]
     assert 0 < kept.shape[1] < 400
     np.testing.assert_array_equal(kept, whole.get_samples(True)["mu"][:, : kept.shape[1]])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    mcmc.after = 10**9
+    mcmc.callback = None
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(1), Y)
     assert mcmc.get_samples(True)["mu"].shape == (2, 400)
@@ -329,7 +371,7 @@ def test_a_run_that_is_stopped_keeps_its_draws():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_warmup_that_is_stopped_is_an_error():
-    mcmc = mcmc_of(MALA(model), Stopped, num_warmup=1000)
+    mcmc = mcmc_of(MALA(model), num_warmup=1000, callback=pressed_after(0))
     with pytest.raises(KeyboardInterrupt, match=r"of 1000 of the warm-up"):
         mcmc.run(jax.random.key(0), Y)
     assert 0 < int(mcmc.last_state.i) < 1000
@@ -346,18 +388,18 @@ def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
 
     mcmc = mcmc_of(MALA(model), postprocess_fn=lambda position: position)
     mcmc.run(jax.random.key(0), Y)
-    whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.code_of"
+    whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.known.code_of"
     mcmc.postprocess_fn = pressed
     with pytest.MonkeyPatch.context() as patch:  # which traces the function, too
-        patch.setattr(code, lambda *_: None)
-        mcmc.run(jax.random.key(0), Y)
+        patch.setattr(code, lambda *_: "known")
+        with pytest.warns(UserWarning, match="in its last piece: all 12 draws"):
+            mcmc.run(jax.random.key(0), Y)
     assert is_same(mcmc.get_samples(), whole)
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_run_that_is_stopped_before_its_first_draw_says_so():
-    mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, thinning=390)
-    mcmc.after = 21
+    mcmc = mcmc_of(MALA(model), num_samples=400, thinning=390, callback=pressed_after(21))
     with pytest.raises(KeyboardInterrupt, match="before the first: no draws"):
         mcmc.run(jax.random.key(0), Y)
 
@@ -367,14 +409,14 @@ def test_the_line_says_how_far_chains_are(capfd):
     mcmc.progress_bar = True
     mcmc.run(jax.random.key(0), Y)
     text = capfd.readouterr().err
-    assert "0 divergences, R-hat " in text and "120/120" in text
+    assert "0 divergences, R-hat " in text and "ESS " in text and "120/120" in text
 
 
 def test_pickled():
     mcmc = mcmc_of(MALA(model), num_chains=2)
     mcmc.run(jax.random.key(0), Y)
     other = pickle.loads(pickle.dumps(mcmc))
-    assert is_same(other.get_samples(), mcmc.get_samples()) and not other._known
+    assert is_same(other.get_samples(), mcmc.get_samples()) and not other._known.programs
 
 
 def test_within_another_program():
@@ -396,3 +438,90 @@ def test_bad_arguments(given):
     else:
         with pytest.raises(ValueError, match="init_params"):
             mcmc.run(jax.random.key(0), Y, init_params={"mu": given, "tau": given})
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_stopped_warmup_does_not_count_as_finished():
+    mcmc = mcmc_of(MALA(model), num_warmup=1000, callback=pressed_after(0))
+    with pytest.raises(KeyboardInterrupt, match="the warm-up was stopped after step"):
+        mcmc.warmup(jax.random.key(0), Y, collect_warmup=True)
+    assert mcmc.post_warmup_state is None and 0 < mcmc.get_samples()["mu"].size < 1000
+
+
+def test_until_goals_are_reached():
+    mcmc = mcmc_of(NUTS(model), num_warmup=300, num_chains=2, until=Until(ess=50, max_draws=5000))
+    mcmc.run(jax.random.key(0), Y)
+    few = mcmc.get_samples(True)["mu"].shape[1]
+    mcmc.until = Until(max_draws=1300)  # more than there is room for at once
+    mcmc.run(jax.random.key(0), Y)
+    many = mcmc.get_samples(True)
+    assert 100 <= few < 1300 and many["mu"].shape == (2, 1300)
+    whole = mcmc_of(NUTS(model), num_warmup=300, num_samples=1300, num_chains=2)
+    whole.run(jax.random.key(0), Y)
+    assert is_same(whole.get_samples(True), many)
+    assert len(mcmc._known.programs) == 1
+
+
+def test_a_callback_is_told_all_draws():
+    told = []
+    mcmc = mcmc_of(NUTS(model), num_chains=2, num_samples=200, callback=told.append)
+    mcmc.run(jax.random.key(0), Y, extra_fields=("num_steps",))
+    assert [each.phase for each in told][:: len(told) - 1] == ["warmup", "sample"]
+    pieces = [each.draws["mu"] for each in told if each.draws]
+    np.testing.assert_array_equal(np.concatenate(pieces, 1), mcmc.get_samples(True)["mu"])
+    last, fields = told[-1], mcmc.get_extra_fields()
+    assert (last.num_steps, last.num_draws) == (220, 200)
+    assert last.divergences == fields["diverging"].sum()
+    assert last.gradients == pytest.approx(fields["num_steps"].mean())
+    assert last.worst.ess > 4 and last.worst.parameter in ("mu", "tau")
+
+
+def test_an_error_of_a_callback_loses_nothing():
+    def fails(progress):
+        if progress.num_draws:
+            raise RuntimeError("enough")
+
+    mcmc = mcmc_of(MALA(model), num_samples=10_000, callback=fails)
+    with pytest.raises(RuntimeError, match="enough"):
+        mcmc.run(jax.random.key(0), Y)
+    num_draws = len(mcmc.get_samples()["mu"])
+    assert 0 < num_draws < 10_000 and int(mcmc.last_state.i) == 20 + num_draws
+
+
+def test_a_handle():
+    mcmc = mcmc_of(NUTS(model), num_warmup=300, num_chains=2, num_samples=1000)
+    mcmc.run(jax.random.key(0), Y)
+    whole = mcmc.get_samples(True)
+    mcmc.num_samples, mcmc.until = 1000, Until(seconds=600)
+    run = mcmc.run(jax.random.key(0), Y, blocking=False)
+    with pytest.raises(RuntimeError, match="a run of this MCMC goes on"):
+        mcmc.run(jax.random.key(0), Y)
+    while not run.draws():
+        assert not run.wait(0.01)
+    run.pause()
+    run.wait(2.0)  # until its piece is over
+    paused = run.progress.num_draws
+    assert not run.wait(0.5) and run.progress.num_draws == paused
+    assert len(run.draws()["mu"]) == 2 * paused and "running" in repr(run)
+    run.resume()
+    while run.progress.num_draws == paused:
+        run.wait(0.01)
+    run.stop()
+    found = mcmc.get_samples(True)
+    num_draws = found["mu"].shape[1]
+    assert run.wait() and num_draws > paused and "over" in repr(run)
+    assert is_same(run.draws(group_by_chain=True), found)
+    n = min(num_draws, 1000)
+    assert is_same(*(jax.tree.map(lambda x: x[:, :n], each) for each in (whole, found)))
+
+
+def test_a_handle_raises_what_the_run_raises():
+    def fails(progress):
+        raise RuntimeError("enough")
+
+    mcmc = mcmc_of(MALA(model), callback=fails)
+    run = mcmc.run(jax.random.key(0), Y, blocking=False)
+    with pytest.raises(RuntimeError, match="enough"):
+        run.wait()
+    with pytest.raises(TypeError, match="callback must be a function"):
+        mcmc_of(MALA(model), callback=3)

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 from numpyro_fwd import on_disk
+from numpyro_fwd.bridge.fingerprints import describe_program
 from numpyro_fwd.storage import fingerprint
 from tests.numpyro_fwd.storage import runs
 
@@ -116,16 +117,19 @@ def test_rows_on_disk_and_tables_count():
 
 
 DESCRIBE = """
-import json
-from tests.numpyro_fwd.storage import runs
-from numpyro_fwd.storage import fingerprint
-from numpyro_fwd.storage.programs import Piece, begin, fields_of
 import jax
+from numpyro_fwd.bridge.fingerprints import describe_program
+from numpyro_fwd.mcmc.programs import Chains, Collected
+from numpyro_fwd.storage import fingerprint
+from tests.numpyro_fwd.storage import runs
+
 for name in ("MALA", "NUTS"):
-    mcmc = runs.mcmc_of(name)
-    state = begin(mcmc, jax.random.key(0), None, runs.data(), {})
-    piece = Piece(mcmc, state, fields_of(mcmc, state, ()), 10, set(), runs.data(), {})
-    print(fingerprint.describe_program(piece.traced.jaxpr))
+    chains = Chains(runs.mcmc_of(name), None, runs.data(), {})
+    state = chains.begin(jax.random.key(0), None)
+    collected = Collected(("z", "diverging"), room=10)
+    room = chains.room(state, collected)
+    advance = chains.programs(collected, state, room).advance
+    print(describe_program(advance.traced(chains.split.arrays, state, room, 0, 0, 0).jaxpr))
     print(fingerprint.describe_model(runs.model, runs.data(), {}))
 """
 
@@ -193,7 +197,7 @@ def test_programs_have_checksums_of_their_own():
 
     def checksum(program):
         # of a new object: JAX would remember the program
-        return fingerprint.describe_program(jax.make_jaxpr(lambda x, y: program(x, y))(x, x))
+        return describe_program(jax.make_jaxpr(lambda x, y: program(x, y))(x, x))
 
     checksums = list(map(checksum, PROGRAMS))
     assert len(set(checksums)) == len(PROGRAMS)
@@ -210,4 +214,4 @@ def test_a_checksum_on_disk_stays_what_it_is():
         return jnp.where(x > y, rows - 2.0, shift)
 
     closed = jax.make_jaxpr(program)(jnp.ones(2), 1.0)
-    assert fingerprint.describe_program(closed) == "b025eda036379bcfdc8335cb"
+    assert describe_program(closed) == "b025eda036379bcfdc8335cb"

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from numpyro_fwd.mcmc import loop
 from numpyro_fwd.storage import run as stored_run
 from numpyro_fwd.storage import writer
 from tests.numpyro_fwd.storage import runs
@@ -49,8 +50,9 @@ def test_in_pieces_as_in_one_go(case, tmp_path):
 def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
     """The time that steps take decides how long pieces are, and nothing else."""
     runs.run(tmp_path / "usual")
-    monkeypatch.setattr(stored_run, "FIRST_PIECE", 1)
-    monkeypatch.setattr(stored_run, "PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr(loop, "FIRST_PIECE", 1)
+    monkeypatch.setattr(loop, "PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr(stored_run.StoredRun, "seconds", 0.0)
     runs.run(tmp_path / "step by step", 25)
     runs.assert_same(tmp_path / "usual", tmp_path / "step by step")
 
@@ -58,7 +60,7 @@ def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
 def test_thinning(tmp_path):
     """Every third draw is kept."""
     runs.run(tmp_path / "all", 30, runs.mcmc_of(thinning=1))
-    runs.run(tmp_path / "some", 10, runs.mcmc_of(thinning=3))
+    runs.run(tmp_path / "some", 10, runs.mcmc_of(thinning=3, num_samples=30))
     everything, some = runs.draws_of(tmp_path / "all"), runs.draws_of(tmp_path / "some")
     name = "posterior/slopes"
     np.testing.assert_allclose(some[name], everything[name][:, 2::3], rtol=1e-4)
@@ -143,3 +145,29 @@ def test_kill_9(tmp_path):
 
 def num_draws_of(path):
     return runs.draws_of(path)["posterior/sum"].shape[1]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("enough")])
+def test_ctrl_c_and_errors_of_a_callback_lose_nothing(error, tmp_path, monkeypatch):
+    """In the draws, of which those that there are count, and are gone on from."""
+    monkeypatch.setattr(loop, "PIECE_SECONDS", 1e-9)  # pieces of a step
+
+    def stops(progress):
+        if progress.num_draws > 4 and error is not None:
+            raise error
+        if progress.num_draws > 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    mcmc = runs.mcmc_of()
+    mcmc.callback = stops
+    try:
+        raised = pytest.warns(UserWarning, match=r"5 draws of each chain are kept.*the same call")
+        with pytest.raises(RuntimeError, match="enough") if error else raised:
+            assert runs.run(tmp_path / "run", mcmc=mcmc).reason == "stopped"
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert num_draws_of(tmp_path / "run") == 5
+    runs.run(tmp_path / "run")
+    runs.run(tmp_path / "whole")
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")

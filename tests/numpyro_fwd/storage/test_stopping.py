@@ -15,8 +15,8 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from numpyro_fwd import Until, sample_to
-from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
-from numpyro_fwd.storage.progress import Progress
+from numpyro_fwd.mcmc.convergence import Convergence, Worst, next_look
+from numpyro_fwd.mcmc.progress import Progress, remaining
 from tests.numpyro_fwd.storage import runs
 
 
@@ -100,9 +100,6 @@ class Draws:
         self.num_read = max(self.num_read, found.shape[1])
         return found
 
-    def element_shape(self, name):
-        return self.draws[name].shape[2:]
-
 
 def autoregressive(rng, num_draws, correlation):
     noise = rng.normal(size=(4, num_draws))
@@ -154,9 +151,9 @@ def test_chains_that_stand_still_elsewhere_do_not_agree():
 
 
 def test_the_goal_is_looked_at_more_rarely_as_draws_grow():
-    looks = [n for n in range(10_001) if is_checked(n)]
-    assert looks[:6] == [1, 2, 3, 4, 5, 6] and len(looks) < 50
-    assert all(b <= 1.25 * a + 1 for a, b in itertools.pairwise(looks))
+    looks = [n for n in range(1, 10_001) if next_look(n - 1) == n]
+    assert looks[:4] == [100, 120, 144, 172] and len(looks) < 50
+    assert all(b <= 1.2 * a for a, b in itertools.pairwise(looks))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +183,11 @@ def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypat
     shown = capfd.readouterr().err
     for words in (
         "MALA: looking for",
-        "warm-up 8/40",
-        "sampling",
-        "60/60",
-        "draw/s",
+        "warmup",
+        "sample",
+        "100/100",
+        "it/s",
+        "60 draws, 0 divergences",
         "ESS ",
         "R-hat 1.",
         "to the goal",
@@ -204,13 +202,13 @@ def test_no_progress_without_a_bar(tmp_path, capfd):
 
 
 def test_time_to_the_goal():
-    with Progress(False, Until(ess=1000, r_hat=1.01), 0) as progress:
-        progress.begun -= 10.0  # 100 draws in ten seconds
-        seconds = progress.seconds_to_goal(100, Worst(500.0, 1.005, "x"))
-        assert seconds == pytest.approx(10.0, rel=0.1)
-        seconds = progress.seconds_to_goal(100, Worst(500.0, 1.05, "x"))
-        assert seconds == pytest.approx(40.0, rel=0.1)
-        assert progress.seconds_to_goal(0, Worst()) is None
+    def said(num_draws, *worst):  # 100 draws in ten seconds
+        progress = Progress("sample", 0, num_draws, {}, 0, 1.0, Worst(*worst), 10.0)
+        return remaining(progress, Until(ess=1000, r_hat=1.01), 0)
+
+    assert said(100, 500.0, 1.005, "x") == ["00:10 to the goal"]
+    assert said(100, 500.0, 1.05, "x") == ["00:40 to the goal"]
+    assert said(0) == []
 
 
 # --- notices --------------------------------------------------------------------------------------

@@ -1,15 +1,13 @@
-"""When a run on disk is done."""
+"""When a run is done."""
 
 import dataclasses
 import math
 from numbers import Integral, Real
 
-__all__ = ["Until"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """When :func:`numpyro_fwd.sample_to` stops.
+    """When a run of :class:`numpyro_fwd.MCMC` or :func:`numpyro_fwd.sample_to` stops.
 
     It stops at `max_draws`, after `seconds`, or when the goals among `ess` and `r_hat` are all
     reached, whichever comes first. Without any of them it stops at the draws of the ``MCMC``.
@@ -17,16 +15,16 @@ class Until:
     Parameters
     ----------
     max_draws
-        Draws of each chain that are stored, after thinning, 1 or more.
+        Draws of each chain that are kept, after thinning, 1 or more.
     ess
         Effective draws of all chains together, for each parameter both in the bulk and in the
-        tails (ArviZ's ``ess``, methods "bulk" and "tail"), positive.
+        tails (as ArviZ's ``ess``, methods "bulk" and "tail"), positive.
     r_hat
-        Rank-normalised R-hat (ArviZ's ``rhat``) of each parameter, above 1; it takes two chains.
+        Rank-normalised R-hat (as ArviZ's ``rhat``) of each parameter, above 1; it takes two chains.
         1.01 is usual.
     seconds
         Seconds of one call, positive; what earlier calls took does not count. It is looked at
-        between pieces of at most five seconds.
+        between pieces of a third of a second.
 
     Raises
     ------
@@ -59,15 +57,26 @@ class Until:
         """Whether effective draws or R-hat are asked for."""
         return self.ess is not None or self.r_hat is not None
 
-    def ending_at(self, num_draws: int) -> "Until":
-        """Add this many draws as an end to goals that have no other."""
-        is_open = self.max_draws is None and self.seconds is None and not self.has_goals
-        return dataclasses.replace(self, max_draws=num_draws) if is_open else self
+    @property
+    def is_open(self) -> bool:
+        """Whether it says nothing."""
+        return self.max_draws is None and self.seconds is None and not self.has_goals
 
     def is_met_by(self, ess: float, r_hat: float) -> bool:
         """Whether a parameter with these meets the goals; NaN does not."""
         has_ess = self.ess is None or ess >= self.ess
         return has_ess and (self.r_hat is None or r_hat <= self.r_hat)
+
+
+def check_until(until: object, num_chains: int) -> Until:
+    """The goals of a run of so many chains; without any, for None."""
+    if until is None:
+        return Until()
+    if not isinstance(until, Until):
+        raise TypeError(f"until must be an Until(...) or None; got {type(until).__name__}.")
+    if until.r_hat is not None and num_chains < 2:
+        raise ValueError(f"until: r_hat takes two chains or more; got num_chains={num_chains}.")
+    return until
 
 
 def check_whole_number(name: str, value: object) -> None:

@@ -1,22 +1,23 @@
-"""Effective draws and R-hat of what a store holds, in bounded memory."""
+"""Effective draws and R-hat of what a run has drawn, in bounded memory."""
 
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
-from numpyro_fwd.storage.stopping import Until
-from numpyro_fwd.storage.store import DrawStore
-
-__all__ = ["Convergence", "Worst", "is_checked"]
+from numpyro_fwd.bridge.numpyro_private import effective_sample_size, gelman_rubin
+from numpyro_fwd.mcmc.until import Until
 
 KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
 PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
-GROWTH = 1.2  # of the draws between two looks at the goal
+FIRST_LOOK = 100  # draws of each chain at the first look at the goal
+GROWTH = 5  # a fifth more draws between two looks
 TAIL_QUANTILES = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
-MIN_DRAWS_OF_ESS = 4  # draws, below which ArviZ has no estimate
+LEAST_DRAWS = 4  # draws of each chain of which there is an estimate
 
 
 class Worst(NamedTuple):
@@ -45,31 +46,35 @@ class Worst(NamedTuple):
 BETTER_THAN_ANY = Worst(math.inf, -math.inf)  # better than any
 
 
-def is_checked(num_writes: int) -> bool:
-    """Whether the goal is looked at after so many writes of `draws_per_write` draws.
+def next_look(num_draws: int) -> int:
+    """The number of draws, more than these, at which the goal is looked at next.
 
     It depends on nothing else, so that a run that was interrupted stops at the same draw.
     """
-    if num_writes <= 1:
-        return num_writes == 1
+    look = FIRST_LOOK
+    while look <= num_draws:
+        look += look // GROWTH
+    return look
 
-    def level(n: int) -> int:
-        return int(math.log(n) / math.log(GROWTH))
 
-    return level(num_writes) > level(num_writes - 1)
+class Draws(Protocol):
+    """What has been drawn."""
+
+    def read(self, name: str, num_draws: int, most: int) -> np.ndarray:
+        """At most `most` of the first draws of a site, (C, n, ...), evenly spaced."""
 
 
 class Convergence:
-    """Estimates for the parameters of a store, one parameter after the other.
+    """Estimates for parameters, one after the other.
 
     Of each chain at most 1,000 draws are read, or eight for each effective draw of the goal if that
-    is more, evenly spaced over all draws so far. ArviZ's estimates are made of these. Fewer draws
-    have no more effective ones, so that the goal is reached late rather than early; by little, as
-    there are several draws for each effective one.
+    is more, evenly spaced over all draws so far. Fewer draws have no more effective ones, so that
+    the goal is reached late rather than early; by little, as there are several draws for each
+    effective one.
 
     Parameters
     ----------
-    store
+    drawn
         Where the draws are.
     names
         Sites whose elements are the parameters: the latent ones.
@@ -79,8 +84,8 @@ class Convergence:
         Number of chains.
     """
 
-    def __init__(self, store: DrawStore, names: list[str], until: Until, num_chains: int):
-        self.store = store
+    def __init__(self, drawn: Draws, names: list[str], until: Until, num_chains: int):
+        self.drawn = drawn
         self.until = until
         goal = PER_EFFECTIVE * (until.ess or 0.0) / num_chains
         self.most = max(KEPT, math.ceil(goal))
@@ -90,7 +95,7 @@ class Convergence:
         """The worst of all parameters, or of those that there is time for."""
         end = time.monotonic() + seconds
         worst = BETTER_THAN_ANY
-        if num_draws < MIN_DRAWS_OF_ESS:
+        if num_draws < LEAST_DRAWS:
             return Worst()
         for one in self.each(num_draws):
             worst = worst.and_also(one)
@@ -104,7 +109,7 @@ class Convergence:
         The first one that does not ends the search, and is the first of the next search.
         """
         worst_so_far = BETTER_THAN_ANY
-        if num_draws < MIN_DRAWS_OF_ESS:
+        if num_draws < LEAST_DRAWS:
             return False, Worst()
         for one in self.each(num_draws):
             worst_so_far = worst_so_far.and_also(one)
@@ -117,13 +122,11 @@ class Convergence:
     def each(self, num_draws: int) -> Iterator[Worst]:
         """Estimates for each parameter that is not constant."""
         for name in list(self.names):
-            draws = self.store.read(name, num_draws, self.most)
-            flat = draws.reshape(*draws.shape[:2], -1)
-            for j in range(flat.shape[2]):
-                draws = flat[:, :, j].astype(float)
-                if draws.min() < draws.max() or not np.isfinite(draws).all():
-                    place = np.unravel_index(j, self.store.element_shape(name))
-                    yield estimate(draws, label(name, place))
+            draws = self.drawn.read(name, num_draws, self.most)
+            for place in np.ndindex(draws.shape[2:]):
+                one = draws[:, :, *place].astype(float)
+                if one.min() < one.max() or not np.isfinite(one).all():
+                    yield estimate(one, label(name, place))
 
 
 def label(name: str, place: tuple[Any, ...]) -> str:
@@ -132,12 +135,27 @@ def label(name: str, place: tuple[Any, ...]) -> str:
 
 
 def estimate(draws: np.ndarray, parameter: str) -> Worst:
-    """Estimates from draws (C, n) of a parameter; NaN where a draw is not finite."""
+    """Estimates from draws (C, n) of a parameter, as ArviZ's; NaN where a draw is not finite."""
     if not np.isfinite(draws).all():
         return Worst(parameter=parameter)
-    from arviz_stats import ess, rhat  # which takes a second or two
-
+    normal = by_ranks(halves(draws))
+    tails = [halves(draws <= q).astype(float) for q in np.quantile(draws, TAIL_QUANTILES)]
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
-        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAIL_QUANTILES))
-        r_hat = float(rhat(draws)) if len(draws) > 1 else math.nan
-    return Worst(float(fewest), r_hat, parameter)
+        fewest = min(float(effective_sample_size(each)) for each in (normal, *tails))
+        folded = by_ranks(halves(np.abs(draws - np.median(draws))))
+        r_hat = max(float(gelman_rubin(each)) for each in (normal, folded))
+    return Worst(fewest, r_hat if len(draws) > 1 else math.nan, parameter)
+
+
+def halves(draws: np.ndarray) -> np.ndarray:
+    """The first and the second halves of chains, as chains."""
+    n = draws.shape[1] // 2
+    return np.concatenate([draws[:, :n], draws[:, -n:]])
+
+
+def by_ranks(draws: np.ndarray) -> np.ndarray:
+    """Normal quantiles of the ranks of draws."""
+    normal: np.ndarray = ndtri(
+        (rankdata(draws).reshape(draws.shape) - 3 / 8) / (draws.size + 1 / 4)
+    )
+    return normal

@@ -122,14 +122,14 @@ def sample(
     keys = jax.random.split(jax.random.key(seed), num_chains)
     state, count = warm(kernel.init(keys, num_warmup, init, args, {}), args)
     counts = {"warmup": float(count.mean()), "draws": 0.0}
-    kept: list[Draws] = []
+    runs: list[Draws] = []
 
     def more() -> Draws:
         nonlocal state
         (state, count), z = draw(state, args)
         counts["draws"] += float(count.mean())
-        kept.append({n: np.moveaxis(np.asarray(x, np.float64), 0, 1) for n, x in z.items()})
-        return {n: np.concatenate([each[n] for each in kept], 1) for n in kept[0]}
+        runs.append({n: np.moveaxis(np.asarray(x, np.float64), 0, 1) for n, x in z.items()})
+        return {n: np.concatenate([each[n] for each in runs], 1) for n in runs[0]}
 
     return more, counts
 
@@ -234,8 +234,8 @@ def count(name: str, sampler: str) -> dict:
     simulator = SIMULATORS[name]
     kernel, unit, num_jvps = counted_kernels(simulator)[sampler]
     num_warmup, num_draws = STEPS[sampler]
-    more, steps = sample(kernel, simulator.args(), num_warmup, num_draws, 0)
     start = time.process_time()
+    more, steps = sample(kernel, simulator.args(), num_warmup, num_draws, 0)
     draws = more()
     found = diagnostics(draws)
     least = min(found["ess"], found["ess_squares"]) / CHAINS
@@ -257,14 +257,30 @@ def count(name: str, sampler: str) -> dict:
     }
 
 
-def make_counts(name: str) -> list[dict]:
-    """Rows of one simulator."""
-    rows = []
-    for sampler in counted_kernels(SIMULATORS[name]):
-        rows.append(count(name, sampler))
-        print(json.dumps(rows[-1]), flush=True)
+def kept(path: Path) -> dict[str, Any]:
+    """What a file has."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def make_references(names: list[str]) -> None:
+    """Put references into their file."""
+    for name in names:
+        found = make_reference(name)
+        write(REFERENCE, kept(REFERENCE) | {name: found})
         jax.clear_caches()
-    return rows
+
+
+def make_counts(names: list[str], samplers: list[str]) -> None:
+    """Put rows into their file; those of other samplers stay."""
+    for name in names:
+        for sampler in counted_kernels(SIMULATORS[name]):
+            if sampler not in samplers:
+                continue
+            row = count(name, sampler)
+            print(json.dumps(row), flush=True)
+            rows = [r for r in kept(COUNTS).get(name, []) if r["sampler"] != sampler]
+            write(COUNTS, kept(COUNTS) | {name: [*rows, row]})
+            jax.clear_caches()
 
 
 def main() -> None:
@@ -272,20 +288,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["data", "reference", "counts"])
     parser.add_argument("names", nargs="*", help=f"which of {list(SIMULATORS)}")
+    parser.add_argument("--samplers", nargs="+", default=list(STEPS), help="what is counted")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    names = options.names or list(SIMULATORS)
     if options.what == "data":
         make_data()
-        return
-    path, make = {
-        "reference": (REFERENCE, make_reference),
-        "counts": (COUNTS, make_counts),
-    }[options.what]
-    for name in options.names or SIMULATORS:
-        found = make(name)
-        kept = json.loads(path.read_text()) if path.exists() else {}
-        write(path, kept | {name: found})
-        jax.clear_caches()
+    elif options.what == "reference":
+        make_references(names)
+    else:
+        make_counts(names, options.samplers)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ docs: $(INSTALLED_DOCS)
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=
-BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers coarse-products scaling leaderboard
+BENCHMARKS = acceptance-targets priors forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers coarse-products scaling leaderboard
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+from benchmarks.harness.diagnostics import least_ess
 from benchmarks.harness.timing import on_one_core, timed
 
 if __name__ == "__main__":
@@ -29,15 +30,15 @@ from numpyro.infer import HMCECS, NUTS, init_to_value
 from benchmarks.harness import data as sources
 from benchmarks.harness import models
 from benchmarks.harness.report import Report, Section, by_name
-from benchmarks.harness.runs import least_ess, worst_errors
+from benchmarks.harness.runs import worst_errors
 from blackjax_ext import potentials
-from numpyro_fwd import AMAGOLD, RandomWalk, Subsampled
+from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 BATCH, STEPS = 30, 5
-SUBSAMPLED = Subsampled()
+SUBSAMPLED = "subsampled"
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs
 CHUNK = 200_000
@@ -156,9 +157,9 @@ def run(kernel: Any, problem: Problem, num_warmup: int, num_samples: int, facts:
 
 
 def of_amagold(problem: Problem, num_samples: int, acceptance: Any = SUBSAMPLED) -> Measured:
-    """AMAGOLD with one of its acceptance tests, and what drives its trajectories."""
+    """AMAGOLD with one of its acceptance tests."""
     kernel = AMAGOLD(problem.model, acceptance=acceptance, num_integration_steps=STEPS)
-    is_subsampled = isinstance(acceptance, Subsampled)
+    is_subsampled = acceptance == SUBSAMPLED
     num_rows = len(problem.data[1])
 
     def facts(state):
@@ -168,8 +169,7 @@ def of_amagold(problem: Problem, num_samples: int, acceptance: Any = SUBSAMPLED)
     (draws, rates, rows), seconds, setup = run(kernel, problem, 100, num_samples, facts)
     # a row of a gradient is read once, and once more at the anchor; one of the test at three places
     per_row = GRADIENT if is_subsampled else 1
-    has_minibatches = not is_subsampled or acceptance.gradient == "minibatch"
-    reads = 2 * GRADIENT * STEPS * BATCH * has_minibatches + per_row * rows.mean()
+    reads = 2 * GRADIENT * STEPS * BATCH * (not is_subsampled) + per_row * rows.mean()
     rates, rows = float(rates.mean()), float(rows.mean())
     return Measured(draws, seconds, setup, rates, rows, reads / num_rows)
 
@@ -238,7 +238,7 @@ def of_hmcecs(
 
 def of_random_walk(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """A random walk preconditioned by the curvature at the mode."""
-    size = expansion.hessian.shape[0]
+    size = len(expansion.frame.root)
     kernel = RandomWalk(
         FullView(problem.model),
         step_size=2.38 / size**0.5,
@@ -260,7 +260,7 @@ def of_laplace(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """Draws of the normal at the mode, resampled by importance; `acceptance` is ESS per draw."""
     rows = RowModel.of(FullView(problem.model), problem.data, {})
     posterior = linear_predictor_of(rows, expansion.position)
-    noise = jax.random.normal(jax.random.key(2), (num_samples, expansion.hessian.shape[0]))
+    noise = jax.random.normal(jax.random.key(2), (num_samples, len(expansion.frame.root)))
     a = expansion.position["slope"]
 
     @jax.jit
@@ -323,7 +323,6 @@ def rate(rows: list, name: str, num_rows: int, size: int) -> float:
     return found[0] if found else np.nan
 
 
-SUBSAMPLED = Subsampled()
 OURS, WHOLE = "AMAGOLD, subsampled", "AMAGOLD, full"
 NUTS_NAME, WALK = "NUTS", "random walk"
 # approximate: with the rows of a minibatch of 100 and the metric given, and as one finds it
@@ -565,47 +564,6 @@ def sizes(quick: bool) -> Section:
     )
 
 
-def gradient_row(model: Callable, num_rows: int, num: int) -> list:
-    """What drives trajectories: a minibatch, and the expansion alone."""
-    problem = simulated(model, num_rows, 20)
-    small, none = (
-        of_amagold(problem, num, Subsampled(gradient=g)) for g in ("minibatch", "expansion")
-    )
-    return [
-        *(name_of(model), num_rows, small.acceptance, none.acceptance, small.rows, none.rows),
-        *(1e6 * found.seconds / num for found in (small, none)),
-        *(found.ess / num for found in (small, none)),
-        (none.ess / none.seconds) / (small.ess / small.seconds),
-        *(found.setup for found in (small, none)),
-    ]
-
-
-def gradients(quick: bool) -> Section:
-    """Trajectories driven by minibatches, and by the expansion alone."""
-    cases = [(m, n) for m in (logistic_model, robust_model) for n in (10_000, 100_000)]
-    cases += [(logistic_model, 1_000_000)]
-    rows = [
-        REPORT.once(("gradients", name_of(model), num_rows), gradient_row, model, num_rows, num)
-        for model, num_rows, num in (
-            [(logistic_model, 1_000, 100)] if quick else [(*case, 5_000) for case in cases]
-        )
-    ]
-    return Section(
-        "What drives a trajectory",
-        f"20 coefficients; gradient='minibatch' corrects each of the {STEPS} gradients by {BATCH} "
-        "rows, 'expansion' is the default. Seconds of one core.",
-        [
-            *("regression", "N", "acceptance, minibatch", "acceptance, expansion"),
-            *("rows per test, minibatch", "rows per test, expansion"),
-            *("µs per step, minibatch", "µs per step, expansion"),
-            *("ESS per draw, minibatch", "ESS per draw, expansion"),
-            *("ESS/s, expansion / minibatch", "setup, minibatch, s", "setup, expansion, s"),
-        ],
-        rows,
-        [(f"ESS/s, minibatch / expansion, {r[0]}, N = {r[1]:,}", 1 / r[10], 1.0) for r in rows],
-    )
-
-
 def failing(quick: bool) -> Section:
     """Where it fails, and how the acceptance and the rows tell."""
     rows = []
@@ -639,7 +597,7 @@ def failing(quick: bool) -> Section:
 REPORT = Report(
     "below_one_pass",
     "Exact draws below one pass over the data",
-    by_name(logistic, million, cost, sizes, failing, dimensions, accuracy, robust, gradients),
+    by_name(logistic, million, cost, sizes, failing, dimensions, accuracy, robust),
     long=("sizes",),
 )
 

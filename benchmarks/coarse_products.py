@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS, init_to_value
 from scipy.optimize import minimize
 
+from benchmarks.harness.diagnostics import ess_of, worst_rhat
 from benchmarks.harness.report import Report, Section, by_name
 from numpyro_fwd import AMAGOLD, MALA, AutoMALA, AutoNUTS, LangevinSMC
 from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
@@ -175,7 +175,7 @@ def moments(kernel, arguments: tuple, num_steps: int, seed: int = 0) -> list:
         x = x.reshape(1, -1, x.shape[-1])
         ess, rhat = np.full(x.shape[-1], float(x.shape[1])), 1.0
     else:
-        ess, rhat = effective_sample_size(x), float(split_gelman_rubin(x).max())
+        ess, rhat = ess_of(x, "mean"), worst_rhat(x)
     return [x.mean((0, 1)).tolist(), x.std((0, 1)).tolist(), np.asarray(ess).tolist(), rhat]
 
 

@@ -28,6 +28,7 @@ from numpyro.infer.util import initialize_model
 
 import blackjax_ext
 from benchmarks.harness import data, models
+from benchmarks.harness.diagnostics import ess_of
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains, worst_errors
 from benchmarks.harness.timing import in_turn, timed
@@ -239,10 +240,10 @@ def normal_logdensity(x):
 
 
 @partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options", "name"))
-def ess_per_step(
+def draws_of_a_normal(
     step_size, size: int, num_chains: int, num_steps: int, options: tuple, name: str = "fmala"
 ):
-    """Mean over coordinates of the ESS of a sampler on a normal, started in equilibrium."""
+    """Those of a sampler that starts in equilibrium, (chains, steps, size)."""
     law = {k: v for k, v in options if k != "persistent_tangent"}
     algorithm = getattr(blackjax_ext, name)
     kernel = partial(algorithm.build_kernel(), **dict(options))
@@ -258,17 +259,20 @@ def ess_per_step(
         return jax.lax.scan(step, state, jax.random.split(key, num_steps))[1]
 
     keys = (jax.random.split(key, num_chains) for key in (key_init, key_steps))
-    draws = jax.vmap(chain)(x, *keys)
-    # one coordinate at a time: the transforms of all of them take gigabytes
-    ess = jax.lax.map(blackjax.diagnostics.effective_sample_size, jnp.moveaxis(draws, 2, 0))
-    return jnp.mean(ess) / (num_chains * num_steps)
+    return jax.vmap(chain)(x, *keys)
+
+
+def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, *law) -> float:
+    """Mean over coordinates of the bulk ESS of :func:`draws_of_a_normal`."""
+    draws = draws_of_a_normal(step_size, size, num_chains, num_steps, *law)
+    return float(np.mean(ess_of(draws))) / (num_chains * num_steps)
 
 
 def tuned_ess(size: int, quick: bool, name: str = "fmala", **options) -> tuple[float, float]:
     """Best ESS per step over a grid of step sizes, and that step size."""
     grid = np.array([1.8, 2.4, 3.0] if quick else [1.5, 1.8, 2.1, 2.4, 2.7, 3.0]) / size**0.5
     shape = (size, 16, 1000) if quick else (size, 64, 10_000 if size > 10 else 4000)
-    ess = [float(ess_per_step(eps, *shape, tuple(options.items()), name)) for eps in grid]
+    ess = [ess_per_step(eps, *shape, tuple(options.items()), name) for eps in grid]
     return max(zip(ess, grid, strict=True))
 
 
@@ -302,7 +306,7 @@ def laws(quick: bool) -> Section:
         ess, step_size = {}, tuned_ess(size, quick, tangents="sphere")[1]
         shape = (size, 16, 1000) if quick else (size, 128, 10_000)
         for law in ("sphere", "rademacher"):
-            ess[law] = float(ess_per_step(step_size, *shape, (("tangents", law),)))
+            ess[law] = ess_per_step(step_size, *shape, (("tangents", law),))
         rows.append([size, step_size, *(1e3 * e for e in ess.values())])
         checks.append((f"sphere / rademacher, D = {size}", ess["sphere"] / ess["rademacher"], 1.1))
     return Section(

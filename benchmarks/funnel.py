@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz_base
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -23,6 +21,7 @@ from numpyro.infer import NUTS
 from scipy import stats
 
 import blackjax_ext
+from benchmarks.harness.diagnostics import ess_of
 from benchmarks.harness.problems import FORWARD_MODE
 from benchmarks.harness.report import Report, Section
 from benchmarks.harness.runs import best_step_size, run_chains
@@ -123,12 +122,7 @@ def grid_of(name: str, size: int, step_sizes: np.ndarray, num_steps: int) -> tup
 def ess(draws: np.ndarray) -> np.ndarray:
     """Bulk ESS of every coordinate, averaged over coordinates, per seed."""
     draws = draws.reshape(*draws.shape[:3], -1)
-    return np.array(
-        [
-            np.mean(arviz_stats.ess(arviz_base.convert_to_dataset({"x": d}))["x"].values)
-            for d in draws
-        ]
-    )
+    return np.array([np.mean(ess_of(each)) for each in draws])
 
 
 def nuts_runs(size: int, num_steps: int) -> dict:

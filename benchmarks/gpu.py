@@ -692,8 +692,8 @@ def speed(quick: bool) -> Section:
         f"Every kernel against NUTS on {device.device_kind}",
         f"Logistic regression, {num_rows:,} rows, {SIZE} coefficients; all chains in one program, "
         "with the metric of the normal approximation and steps tuned for each kernel's acceptance "
-        "rate. Effective draws are those of the worst coordinate of at most "
-        f"{speed_of.NUM_KEPT} chains, times what share of the chains they are. Gradients are "
+        "rate. Effective draws (bulk) are those of the worst coordinate or of its square, of at "
+        f"most {speed_of.NUM_KEPT} chains, times what share of the chains they are. Gradients are "
         "tangents for forward-mode kernels, and those with a Hessian for second-order ones.",
         [
             *("kernel", "chains", "steps of all chains per s", "gradients per s"),

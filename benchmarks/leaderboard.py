@@ -32,8 +32,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz_base
-import arviz_stats
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -48,6 +46,7 @@ from numpyro.infer.util import initialize_model
 
 import numpyro_fwd
 from benchmarks.harness.board_posteriors import POSTERIORS
+from benchmarks.harness.diagnostics import least_ess, worst_rhat
 from benchmarks.harness.microcanonical import (
     GRADIENTS,
     NUM_INTEGRATION_STEPS,
@@ -315,14 +314,9 @@ def make_references(names: list[str]) -> None:
 
 def diagnostics(draws: Draws) -> tuple[float, float]:
     """Worst rank-normalized R-hat and least bulk ESS; inf and 0 where a chain says nothing."""
-    data = arviz_base.convert_to_dataset({n: np.asarray(x, np.float64) for n, x in draws.items()})
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rhat = max(
-            float(np.nan_to_num(x, nan=np.inf).max()) for x in arviz_stats.rhat(data).values()
-        )
-        ess = min(float(np.nan_to_num(x, nan=0.0).min()) for x in arviz_stats.ess(data).values())
-    return rhat, ess
+        return worst_rhat(draws), least_ess(draws)
 
 
 def judged(name: str, draws: Draws) -> dict[str, float]:

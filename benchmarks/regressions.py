@@ -5,24 +5,20 @@ reads a few rows, by one that reads all of them, and by NUTS.
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from numpyro.infer import MCMC
 
 from benchmarks.harness import groups_run
 from benchmarks.harness.regression_run import BATCH, NUM_STEPS, NUM_WARMUP, cold, truth
-from benchmarks.harness.regressions import FAMILIES, OF_FRIEDMAN, mixed, table
+from benchmarks.harness.regressions import FAMILIES, OF_FRIEDMAN
 from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
-from benchmarks.harness.runs import least_ess, worst_errors
-from numpyro_fwd import AMAGOLD, Subsampled
+from benchmarks.harness.runs import worst_errors
 
 COLUMNS = [
     *("likelihood, with what is sampled", "rows per test", "acceptance", "effective draws per s"),
@@ -223,53 +219,6 @@ def thousands(quick: bool) -> Section:
     return section
 
 
-OF_ANCHORS = [
-    *("model", "rows", "groups", "anchor", "rows per transition", "acceptance"),
-    *("effective draws per 1,000 transitions", "of the worst"),
-]
-
-
-def anchored(name: str, num_rows: int, num_groups: int, num_draws: int) -> list[list[Any]]:
-    """A row for the anchor that is found, and for two more, each the mean of the draws before."""
-    found: dict[str, Any] = {}
-    model, data = mixed(name, num_rows, num_groups) if num_groups else table(name, num_rows)
-    rows = []
-    for place in ("as found", "mean of draws", "mean of these"):
-        kernel = AMAGOLD(
-            partial(model_with, model),
-            acceptance=Subsampled(anchor=found or "mode"),
-            num_integration_steps=groups_run.SHARED_STEPS if num_groups else NUM_STEPS,
-        )
-        mcmc = MCMC(kernel, num_warmup=200, num_samples=num_draws, progress_bar=False)
-        mcmc.run(jax.random.key(0), *data, extra_fields=FIELDS)
-        draws = {site: np.asarray(values) for site, values in mcmc.get_samples().items()}
-        found = {site: values.mean(0) for site, values in draws.items()}
-        ess = {site: least_ess(values[None]) / num_draws for site, values in draws.items()}
-        worst = min(ess, key=lambda site: ess[site])
-        fields = [float(np.mean(mcmc.get_extra_fields()[field])) for field in FIELDS[::-1]]
-        rows.append([name, num_rows, num_groups, place, *fields, 1000 * ess[worst], worst])
-    return rows
-
-
-def anchors(quick: bool) -> Section:
-    """Whether the mean of draws is a better anchor than the mode."""
-    sizes = [
-        ("gamma, shape", 20_000, 0, 4_000),
-        ("Student t, scale and df", 20_000, 0, 4_000),
-        ("logistic", 100_000, 200, 2_000),
-        ("Poisson", 100_000, 1_000, 2_000),
-    ]
-    sizes = [("logistic", 5_000, 0, 50)] if quick else sizes
-    rows = [row for size in sizes for row in REPORT.once(("anchored", *size), anchored, *size)]
-    text = (
-        "AMAGOLD with the subsampled test, one chain after 200 transitions of warm-up. 'As found' "
-        "is the mode, and with groups that of the other coordinates at the most likely spread; "
-        "then the run is repeated with `anchor=` the mean of its draws, and once more. Transitions "
-        "of groups are sweeps. The ESS is known to about a tenth."
-    )
-    return Section("Anchors", text, OF_ANCHORS, rows)
-
-
 # --- picture --------------------------------------------------------------------------------------
 
 SIZES = {"hundred_thousand": 100_000, "million": 1_000_000}
@@ -322,7 +271,7 @@ def reads_drawn(sections: dict[str, dict]) -> Figure:
 REPORT = Report(
     "regressions",
     "Any regression below one pass",
-    by_name(hundred_thousand, groups, anchors, million, recipe, thousands),
+    by_name(hundred_thousand, groups, million, recipe, thousands),
     long=("million", "recipe", "thousands"),
     pictures={
         "hundred_thousand": Picture("Seconds to 1,000 effective draws against rows", seconds_drawn),

@@ -19,9 +19,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
+from benchmarks.harness.diagnostics import least_ess, worst_rhat
 from benchmarks.harness.report import Report, Section, by_name
 from numpyro_fwd import FMALA, MALA, AutoMALA, AutoNUTS, RandomWalk
 
@@ -181,8 +181,8 @@ def measured(target: str, sampler: str, size: int, num_steps: int) -> dict[str, 
     jax.clear_caches()  # the programs of all kernels are more than a process may map
     off = "" if sds is None else float(np.abs(np.log(x.std((0, 1)) / sds(size))).max())
     return {
-        "ess": float(np.min(effective_sample_size(x)) / (cost * gradients) * 1e3),
-        "rhat": float(np.max(split_gelman_rubin(x))),
+        "ess": least_ess(x) / float(cost * gradients) * 1e3,
+        "rhat": worst_rhat(x),
         "sds": off,
         "gradients": float(cost * gradients / (NUM_CHAINS * num_steps)),
         "in warm-up": float(cost * in_warmup / NUM_CHAINS),

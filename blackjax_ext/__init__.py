@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from blackjax_ext import metrics as metrics
     from blackjax_ext import potentials as potentials
     from blackjax_ext.adaptation.run import warmup as warmup
+    from blackjax_ext.emulators.rounds import emulate as emulate
     from blackjax_ext.mcmc import schedules as schedules
     from blackjax_ext.mcmc.alsmmala import alsmmala as alsmmala
     from blackjax_ext.mcmc.amsmmala import amsmmala as amsmmala
     from blackjax_ext.mcmc.auto_mala import auto_mala as auto_mala
     from blackjax_ext.mcmc.derivatives import differenced as differenced
+    from blackjax_ext.mcmc.emulated import emulated as emulated
     from blackjax_ext.mcmc.fmala import fmala as fmala
     from blackjax_ext.mcmc.forward_gradient import forward_gradient as forward_gradient
     from blackjax_ext.mcmc.hp_mala import hp_mala as hp_mala

@@ -9,19 +9,6 @@ import numpy as np
 from blackjax.types import ArrayLikeTree, ArrayTree
 from jax import Array
 
-__all__ = [
-    "check_count",
-    "check_division",
-    "check_not_negative",
-    "check_particles",
-    "check_position",
-    "check_positive",
-    "check_scalar",
-    "check_share",
-    "count_rows",
-    "item_of",
-]
-
 
 def check_positive(name: str, value: Array | float) -> None:
     """Raise ValueError unless `value` is positive and finite; a traced value is let through."""

@@ -9,8 +9,6 @@ from typing import Any
 import jax.numpy as jnp
 import jaxlib
 
-__all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_on_host"]
-
 HANGS = "can wait for ever, on a CPU, for a program that it reads from the compilation cache"
 KNOWN_FAULTS = {
     "0.10.0": HANGS,

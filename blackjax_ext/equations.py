@@ -16,19 +16,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from blackjax_ext.primitives import CALLS
 
-__all__ = [
-    "Reader",
-    "Value",
-    "equations_in",
-    "needed_equations",
-    "outputs_of",
-    "primitives_in",
-    "program_of_call",
-    "programs_in",
-    "read_program",
-    "sizes_of_scan",
-]
-
 PROGRAMS = "jaxpr", "call_jaxpr", "fun_jaxpr", "call"  # names that calls give to theirs
 
 
@@ -40,6 +27,7 @@ def read_program(
     *,
     calls: Collection[str] = CALLS,
     is_opened: Callable[[list[Any]], bool] = lambda _: True,
+    is_kept: Callable[[Any], bool] = lambda _: False,
     reads_all: bool = False,
 ) -> list[Any]:
     """Values of the outputs of a program, by a rule for each of its equations.
@@ -59,6 +47,8 @@ def read_program(
         Primitives whose programs are read in their places.
     is_opened
         Whether that is so of a call with such values; of others the rule is asked.
+    is_kept
+        Whether the rule is asked of a call, whatever its values are.
     reads_all
         Whether equations on which no output depends are read too.
     """
@@ -75,7 +65,7 @@ def read_program(
         for equation in jaxpr.eqns if reads_all else needed_equations(jaxpr):
             arguments = list(map(value, equation.invars))
             called = program_of_call(equation, calls)
-            is_read = called is not None and is_opened(arguments)
+            is_read = called is not None and is_opened(arguments) and not is_kept(equation)
             outputs = read(called, arguments) if is_read else rule(equation, arguments)
             values.update(zip(equation.outvars, outputs, strict=True))
         return list(map(value, jaxpr.outvars))

@@ -23,8 +23,6 @@ from jax.custom_derivatives import SymbolicZero
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.work import batch_of_factorizations, evaluated, is_factoring, traced
 
-__all__ = ["along_each", "density_in_parts", "in_parts"]
-
 MOST_AT_ONCE = 2e5  # operations of a batch, beyond which jaxlib shares it out
 
 

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["attach"]
-
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package.

@@ -24,18 +24,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-__all__ = [
-    "CHAINS",
-    "ROWS",
-    "blocks_over_rows",
-    "everywhere",
-    "is_first_process",
-    "num_blocks",
-    "num_shards",
-    "on_host",
-    "shard_first_axis",
-]
-
 ROWS, CHAINS = "rows", "chains"
 
 

@@ -18,12 +18,9 @@ from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
 from blackjax_ext.subsampling.reaches import expected_rows
 
-GroupedExpansion = Expansion  # rows without groups are the case of one group without coefficients
-
 __all__ = [
     "Anchor",
     "Expansion",
-    "GroupedExpansion",
     "GroupedPredictor",
     "LinearPredictor",
     "Pair",

@@ -28,8 +28,6 @@ import jax.numpy as jnp
 
 from blackjax_ext.types import Function
 
-__all__ = ["NOISE_RESOLUTION", "are_coarse_here", "exact_products", "inner"]
-
 NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move the noise of an effect
 
 F = TypeVar("F", bound=Function)

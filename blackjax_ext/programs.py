@@ -19,8 +19,6 @@ import numpy as np
 from blackjax_ext import work
 from blackjax_ext.types import Function
 
-__all__ = ["compiled_soon"]
-
 LEVEL = "xla_backend_optimization_level"
 # fewer passes of LLVM, and loops that are not fused by the newer emitters, which compile slowly
 OPTIONS: dict[str, Any] = {

@@ -20,8 +20,6 @@ from blackjax_ext.factoring import moving_leaves, replaced
 from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
 
-__all__ = ["Raised", "forgiving", "forgiving_while"]
-
 CALLS = frozenset(["pure_callback", "io_callback"])
 OWN = os.path.dirname(os.path.abspath(__file__))
 PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))

@@ -39,8 +39,6 @@ from blackjax_ext.primitives import ADDITIONS, CALLBACKS, FACTORIZATIONS, RANDOM
 from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
 
-__all__ = ["stacked"]
-
 LEAST_VALUES = 250  # of a program in which there is something to gain
 SMALL = 256  # numbers of an argument: stacks of more would be copies of data
 LEAST_TERMS = 4  # of a sum that is taken at once

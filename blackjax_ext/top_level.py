@@ -20,8 +20,6 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import Function
 
-__all__ = ["Algorithm", "public", "section_entries", "top_level", "with_parameters"]
-
 # what means the same wherever a sampler's docstring does not say more
 SHARED = """
 Parameters

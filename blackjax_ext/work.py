@@ -18,22 +18,11 @@ from blackjax_ext.equations import equations_in, primitives_in, programs_in
 from blackjax_ext.primitives import CALLBACKS, FACTORIZATIONS
 from blackjax_ext.types import Function
 
-__all__ = [
-    "batch_of_factorizations",
-    "bytes_of",
-    "evaluated",
-    "is_factoring",
-    "largest",
-    "operations",
-    "traced",
-]
-
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
 # operations that jaxlib counts for a factorization or a solve, in cubes of its columns
 CUBES = {"cholesky": 1, "lu": 1, "triangular_solve": 1, "geqrf": 4, "householder_product": 4}
 CUBES |= {"qr": 4, "eigh": 5, "svd": 10}
-MOST_CUBES = 25  # of the others
 LOOP = "cond", "body"
 
 
@@ -91,7 +80,8 @@ def batch_of_factorizations(program: Any) -> float:
         if math.prod(matrices.shape[:-2]) <= 1:
             return 0.0
         is_complex = matrices.dtype.kind == "c"
-        return of_equation(equation) / 2 * CUBES.get(name, MOST_CUBES) * (3 if is_complex else 1)
+        # of the others 25 cubes
+        return of_equation(equation) / 2 * CUBES.get(name, 25) * (3 if is_complex else 1)
 
     equations = equations_in(program)
     return max((of_one(e) for e in equations if e.primitive.name in FACTORIZATIONS), default=0.0)

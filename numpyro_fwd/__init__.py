@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from blackjax_ext.lazy import attach
 
 if TYPE_CHECKING:
+    from blackjax_ext.emulators.marking import expensive as expensive
     from numpyro_fwd.compilation import keep_compiled as keep_compiled
     from numpyro_fwd.densities import Density as Density
     from numpyro_fwd.disk import on_disk as on_disk
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
     from numpyro_fwd.kernels.centredness import Centredness as Centredness
     from numpyro_fwd.kernels.centredness import reparam_config as reparam_config
+    from numpyro_fwd.kernels.emulated import Emulated as Emulated
+    from numpyro_fwd.kernels.emulated import EmulatorReport as EmulatorReport
     from numpyro_fwd.kernels.first_order import MALA as MALA
     from numpyro_fwd.kernels.first_order import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.forward_mode import FMALA as FMALA
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.smc import LangevinSMC as LangevinSMC
     from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
     from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary
-    from numpyro_fwd.kernels.subsampled_rows import Subsampled as Subsampled
     from numpyro_fwd.mcmc import MCMC as MCMC
     from numpyro_fwd.meshes import gather as gather
     from numpyro_fwd.meshes import join_processes as join_processes

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["keep_compiled"]
-
 DEFAULT_FOLDER = "~/.cache/numpyro_fwd/jax"
 
 

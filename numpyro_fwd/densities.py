@@ -12,8 +12,6 @@ from numpyro.distributions import biject_to
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import identity
 
-__all__ = ["Density"]
-
 START_RADIUS = 1.0  # of the starts, around a first position
 
 

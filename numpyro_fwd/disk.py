@@ -12,10 +12,7 @@ from jax import Array
 
 from numpyro_fwd.file_rows import FileRows
 
-__all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
-
 PLATFORMS = "jax_platforms"  # of jax.config
-NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
 HOW_TO_READ = (
     "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
     "as rows: x[rows]`; what that gives is an array."
@@ -227,7 +224,7 @@ class OnDisk:
 
     def sample(self) -> np.ndarray:
         """A few rows from everywhere, which stand for all of them where data are compared."""
-        places = np.linspace(0, len(self) - 1, min(NUM_SAMPLED, len(self)))
+        places = np.linspace(0, len(self) - 1, min(256, len(self)))
         return self.read(np.unique(places.astype(int)))
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FileRows"]
-
 
 class FileRows:
     """Rows that lie one after the other in a file, indexed by slices and arrays of row numbers.

@@ -24,23 +24,10 @@ from blackjax_ext.meshes import CHAINS, ROWS, num_shards, on_host
 from numpyro_fwd.bridge.numpyro_private import hide_bars
 from numpyro_fwd.types import Args
 
-__all__ = [
-    "check_agreement",
-    "check_run",
-    "gather",
-    "is_local",
-    "join_processes",
-    "make_mesh",
-    "over_chains",
-    "shard_rows",
-]
-
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
-MAX_BYTES_SHOWN = (
-    2**12
-)  # bytes of what each process says of itself; a longer text is compared, not shown
+# bytes of what each process says of itself; a longer text is compared, not shown
+MAX_BYTES_SHOWN = 2**12
 DIGEST = 32
-PATIENCE = 60
 
 
 def join_processes(
@@ -48,7 +35,7 @@ def join_processes(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    seconds: int = PATIENCE,
+    seconds: int = 60,
     **options: Any,
 ) -> None:
     """Let this process be one of many; call it before any other use of JAX.

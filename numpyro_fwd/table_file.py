@@ -15,8 +15,6 @@ import numpy as np
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.file_rows import FileRows
 
-__all__ = ["TableFile"]
-
 
 @jax.tree_util.register_static
 class TableFile(OnDisk):

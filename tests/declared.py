@@ -41,9 +41,8 @@ def algorithms() -> dict[str, Algorithm]:
         name: found
         for room in ROOMS
         for module in modules("blackjax_ext", room)
-        for name in module.__all__
-        if isinstance(found := getattr(module, name), Algorithm)
-        and found.differentiable.__module__ == module.__name__
+        for name, found in vars(module).items()
+        if isinstance(found, Algorithm) and found.differentiable.__module__ == module.__name__
     }
 
 
@@ -52,8 +51,8 @@ def kernels() -> dict[str, type[NamedKernel]]:
     return {
         name: found
         for module in modules("numpyro_fwd", "kernels")
-        for name in getattr(module, "__all__", ())
-        if inspect.isclass(found := getattr(module, name))
+        for name, found in vars(module).items()
+        if inspect.isclass(found)
         and issubclass(found, NamedKernel)
         and hasattr(found, "algorithm")
         and found.__module__ == module.__name__

@@ -57,6 +57,7 @@ ROOMS = {
         "stacking",
         "work",
     },
+    "emulators": {"adaptation", "checks", "equations", "metrics", "mcmc", "primitives"},
     "rows": {"checks", "equations", "meshes", "metrics", "mcmc", "precision", "work"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "precision", "top_level"},
     "smc": {"checks", "factoring", "metrics", "mcmc", "precision", "top_level", "work"},
@@ -195,6 +196,8 @@ def sampler_of(name: str):
     if name == "subsampling.group_sweeps":  # whose position has groups
         sweeps = blackjax_ext.group_sweeps(groups.expansion(2), 1.0)
         return sweeps._replace(init=lambda _, key: sweeps.init(groups.start(), key))
+    if name == "mcmc.emulated":
+        return blackjax_ext.emulated(logdensity, 1.0, emulator_fn=logdensity)
     with_minibatches = name.startswith("sgmcmc.")
     target = blackjax_ext.potentials.full_batch(logdensity) if with_minibatches else logdensity
     return getattr(blackjax_ext, public_name(name))(target, 1.0)

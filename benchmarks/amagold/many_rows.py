@@ -15,8 +15,8 @@ from numpyro.infer import HMCECS, NUTS
 
 from benchmarks.amagold.report import REPORT
 from benchmarks.harness import models
+from benchmarks.harness.diagnostics import least_ess
 from benchmarks.harness.report import Section
-from benchmarks.harness.runs import least_ess
 from benchmarks.harness.timing import timed
 from numpyro_fwd import AMAGOLD, L2MC, RandomWalk
 

@@ -191,7 +191,6 @@ def measure(
     import blackjax
     import jax
     import numpyro
-    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
     from numpyro.infer import MCMC, NUTS
 
     import numpyro_fwd
@@ -235,7 +234,9 @@ def measure(
     tracing, compiling = (clock.seconds(clock.traced), clock.seconds(clock.compiled))
     num_programs = len(clock.compiled)
     found = mcmc.get_samples(group_by_chain=True)
-    draws = [np.asarray(each) for each in found.values()]
+    from benchmarks.harness.diagnostics import least_ess, worst_rhat  # after what is timed
+
+    draws = {name: np.asarray(each) for name, each in found.items()}
     return {
         "import": imported,
         "first": first,
@@ -247,8 +248,8 @@ def measure(
         "programs": num_programs,
         "draws": num_draws,
         "size": sum(map(np.size, jax.tree.leaves(mcmc.last_state.z))) // what.num_chains,
-        "ess": min(float(np.min(effective_sample_size(each))) for each in draws),
-        "r_hat": max(float(np.max(split_gelman_rubin(each))) for each in draws),
+        "ess": least_ess(draws),
+        "r_hat": worst_rhat(draws),
         "memory": peak_memory(),
     }
 

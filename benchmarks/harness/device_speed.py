@@ -11,9 +11,9 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.diagnostics import effective_sample_size
 
 import blackjax_ext
+from benchmarks.harness.diagnostics import least_ess_of_squares
 from benchmarks.harness.timing import timed
 from blackjax_ext import acceptance, families, metrics, potentials
 
@@ -252,7 +252,7 @@ def measure(
     num_steps = draws[0].shape[1]
     ess = math.nan
     if every.shape[1] >= LEAST_DRAWS:
-        ess = float(np.min(effective_sample_size(every))) * len(x) / every.shape[0]
+        ess = least_ess_of_squares(every) * len(x) / every.shape[0]
     step = float(np.sum(spent)) / (i * num_steps)
     return Speed(
         step, ess / float(np.sum(spent)), len(x) * float(np.mean(gradients)) / step, np.mean(rates)

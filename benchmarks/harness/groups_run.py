@@ -39,8 +39,9 @@ def measure(name: str, num_rows: int, num_groups: int, sampler: str, num: int) -
     """Effective draws per processor second of the worst of each site, and moments of all."""
     from numpyro.infer import NUTS
 
+    from benchmarks.harness.diagnostics import least_ess
     from benchmarks.harness.regressions import mixed
-    from benchmarks.harness.runs import least_ess, run_chains
+    from benchmarks.harness.runs import run_chains
     from numpyro_fwd import AMAGOLD
 
     model, data = mixed(name, num_rows, num_groups)

@@ -89,7 +89,7 @@ def measured(
 
     `first` are the seconds of all from a cold process, None for those until now.
     """
-    from benchmarks.harness.runs import least_ess
+    from benchmarks.harness.diagnostics import least_ess
 
     first = time.perf_counter() - begun if first is None else first
     draws = np.asarray(draws, np.float64)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import arviz_base
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +22,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm as normal
 
 import blackjax_ext
-from benchmarks.harness.runs import best_step_size, least_ess, run_chains
+from benchmarks.harness.diagnostics import least_ess, worst_rhat
+from benchmarks.harness.runs import best_step_size, run_chains
 from benchmarks.harness.timing import timed
 
 __all__ = [
@@ -247,5 +246,4 @@ def mixture_nll(means: np.ndarray, sd: Any, y: np.ndarray) -> float:
 
 def diagnostics(traces: np.ndarray) -> tuple[float, float]:
     """Least bulk ESS and worst R-hat of the numbers in (chains, draws, numbers)."""
-    data = arviz_base.convert_to_dataset({"x": traces.astype(float)})
-    return least_ess(traces), float(arviz_stats.rhat(data)["x"].max())
+    return least_ess(traces), worst_rhat(traces)

@@ -36,8 +36,8 @@ def measure(name: str, num_rows: int, sampler: str, num: int) -> dict[str, Any]:
     import jax
     from numpyro.infer import MCMC, NUTS, init_to_median
 
+    from benchmarks.harness.diagnostics import least_ess
     from benchmarks.harness.regressions import table
-    from benchmarks.harness.runs import least_ess
     from numpyro_fwd import AMAGOLD
 
     model, data = table(name, num_rows)

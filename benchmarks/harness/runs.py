@@ -7,14 +7,13 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import arviz_base
-import arviz_stats
 import jax
 import numpy as np
 
+from benchmarks.harness.diagnostics import least_ess, worst_rhat
 from benchmarks.harness.timing import timed
 
-__all__ = ["Run", "best_step_size", "least_ess", "run_chains", "worst_errors"]
+__all__ = ["Run", "best_step_size", "run_chains", "worst_errors"]
 
 
 @dataclasses.dataclass
@@ -36,18 +35,12 @@ class Run:
     @property
     def ess(self) -> float:
         """Least bulk effective sample size."""
-        return min(
-            float(v.min())
-            for v in arviz_stats.ess(arviz_base.convert_to_dataset(self.draws)).values()
-        )
+        return least_ess(self.draws)
 
     @property
     def rhat(self) -> float:
         """Worst R-hat."""
-        return max(
-            float(v.max())
-            for v in arviz_stats.rhat(arviz_base.convert_to_dataset(self.draws)).values()
-        )
+        return worst_rhat(self.draws)
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -64,13 +57,6 @@ def worst_errors(
     (mean, sd), (true_mean, true_sd) = found, truth
     of_mean, of_sd = np.abs(mean - true_mean) / true_sd, np.abs(sd / true_sd - 1)
     return float(of_mean.max()), float(of_sd.max())
-
-
-def least_ess(draws: np.ndarray) -> float:
-    """Least bulk effective sample size of a coordinate, (chains, draws, D)."""
-    return float(
-        arviz_stats.ess(arviz_base.convert_to_dataset({"x": draws.astype(float)}))["x"].min()
-    )
 
 
 def run_chains(

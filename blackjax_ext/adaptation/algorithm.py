@@ -20,15 +20,6 @@ from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 
-__all__ = [
-    "Algorithm",
-    "BoundAlgorithm",
-    "StepInfo",
-    "Stepper",
-    "coordinates_of",
-    "gradients_of",
-]
-
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
     *("step_size", "inverse_mass_matrix", "position", "random_generator_arg"),

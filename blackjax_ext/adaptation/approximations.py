@@ -23,20 +23,6 @@ from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.types import LogDensity, select
 
-__all__ = [
-    "Approximation",
-    "best_of",
-    "curvature",
-    "derivatives",
-    "finite",
-    "gradient_of",
-    "identity",
-    "negligible",
-    "no_approximation",
-    "sampled",
-    "weigh",
-]
-
 
 class Approximation(NamedTuple):
     """A normal approximation of the target; several have leading axes.

@@ -24,15 +24,6 @@ from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.types import LogDensity
 
-__all__ = [
-    "BUDGET",
-    "Budget",
-    "Effort",
-    "effort_of_gradients",
-    "effort_of_hessians",
-    "takes_hessians",
-]
-
 
 class Budget(NamedTuple):
     """Limits of all searches, each with a reason or a measurement beside it."""

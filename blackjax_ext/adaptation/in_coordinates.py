@@ -21,9 +21,9 @@ from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.coordinates import laws, learning
+from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import (
     Coordinates,
-    Frame,
     Placed,
     coarsest,
     first_pseudo,
@@ -31,11 +31,6 @@ from blackjax_ext.coordinates.partial import (
 )
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
-
-__all__ = ["CoordinateState", "InCoordinates"]
-
-
-SETTLING = 15  # steps of a window that say nothing of coordinates
 
 
 class CoordinateState(NamedTuple):
@@ -147,7 +142,8 @@ class InCoordinates(NamedTuple):
 
         counted = learning.count(learned, jax.vmap(looked)(states.chain, effect_laws))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
-        is_settled = adapt_state.motion.num_steps > SETTLING
+        # steps of a window that say nothing of coordinates
+        is_settled = adapt_state.motion.num_steps > 15
         return adapt_state._replace(coordinates=select(is_settled, counted, learned))
 
     def recentre(

@@ -37,18 +37,6 @@ from blackjax_ext.adaptation.newton_path import (
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.types import LogDensity
 
-__all__ = [
-    "FAR",
-    "Search",
-    "Starts",
-    "agree",
-    "batches",
-    "choose_starts",
-    "find_starts",
-    "noise_from",
-    "unbatched",
-]
-
 LEAST_AGREEING = 2  # of all paths, with the best: one alone is as likely as what none has found
 LEAST_SHARE = 0.25
 FAR = 5.0  # sds of the best approximation

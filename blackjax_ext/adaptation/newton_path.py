@@ -56,15 +56,11 @@ from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = ["LocalModel", "Path", "evaluator", "first_paths", "follow_paths", "newton_model"]
-
 Turn: TypeAlias = tuple[Array, Array, "Path"]  # its number, whether it is the last, and the paths
 ModelFn: TypeAlias = Callable[["Path", Array], "LocalModel"]
 Evaluate: TypeAlias = Callable[[Array], Array]
 
 GRADIENT_STEPS = 3  # at first, of at most LENGTHS each
-MISLED = 4.0  # a slope of draws that is so much steeper than at the point they surround
-LEAST_GAIN = 0.01  # for each dimension, of a step by a pair of draws: it is never at its end
 LENGTHS = 2.0 ** (2 - np.arange(budget.BUDGET.rungs, dtype=np.float32))
 NUDGES = np.array([0.0, -5.0, -2.0, 2.0, 5.0], np.float32)  # units in the last place
 ROUNDING = 16.0  # how often their range is taken off the evidence
@@ -182,7 +178,8 @@ def averaged_over_pair(
         jnp.sum(metric.inverse_sqrt_transpose_times(gradient) ** 2)
         for gradient in (mean, model.gradient)
     )
-    is_telling = of_pair <= MISLED * (at_x + x.size)  # False of what is not finite
+    # a slope of draws that is so much steeper than at the point they surround
+    is_telling = of_pair <= 4.0 * (at_x + x.size)  # False of what is not finite
     return model._replace(
         gradient=jnp.where(is_telling, mean, model.gradient),
         pair=jnp.where(is_telling, pair, 0.0),
@@ -224,7 +221,8 @@ def take_turn(
     height, least_gain = values[0], 0.0
     if pair is not None:
         means = finite(jnp.mean(rungs.reshape(len(pair), -1), axis=0))
-        height, rungs, least_gain = means[0], means[1:], LEAST_GAIN * path.x.size
+        # for each dimension, of a step by a pair of draws: it is never at its end
+        height, rungs, least_gain = means[0], means[1:], 0.01 * path.x.size
     rounding = jnp.where(is_last, 0.0, ROUNDING * jnp.ptp(near))
     here = weigh(mean, shape, noise, drawn - rounding)
     from_best = select(is_last, here, path.from_best)

@@ -18,40 +18,13 @@ from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.precision import NOISE_RESOLUTION
 
-__all__ = [
-    "STILL",
-    "Health",
-    "Hidden",
-    "SiteSizes",
-    "hidden_message",
-    "is_bad",
-    "is_lost",
-    "judge",
-    "listed",
-    "lost_message",
-    "messages",
-    "names_of",
-    "places_message",
-    "r_hat",
-    "sites_of",
-    "stuck_message",
-    "unmixed_message",
-    "warn",
-    "warn_of_starts",
-]
-
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
-SHORT_MOVE = 0.01  # of a standard deviation, below which a move is short
-MIN_EFFECTIVE = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
-FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
-COARSE = 100.0  # nats between log densities that are neighbours: no proposal can be judged by them
 SIGN = (
     "Is its sign right (the log density; minus it where a potential energy is asked for), and are "
     "all priors proper?"
 )
-DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
 # R-hat of the last window, above which chains are said to disagree. With two effective draws of
 # each of four chains the worst of a thousand coordinates has 1.9 by chance.
 MAX_R_HAT = 2.5
@@ -156,7 +129,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
     """Diagnose the chains, with log densities (C,), from the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
-    means, variances = windows.apart(state.metric, state.moments)
+    means, variances = windows.chain_moments(state.metric, state.moments)
     if state.coordinates is not None and len(means) == 1:
         variances = jnp.full_like(variances, jnp.nan)
     return Health(
@@ -181,8 +154,9 @@ def distances_apart(state: AdaptState) -> Array:
     is_apart = windows.centres(metric, moments).is_apart
     inverse = metric.inverse()
     variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
-    distance: Array = windows.away(metric, moments).std(axis=0) / jnp.sqrt(variances)
-    return jnp.where(is_apart.any() & ~(distance <= DISTANT), distance, 0.0)
+    distance: Array = windows.chain_offsets(metric, moments).std(axis=0) / jnp.sqrt(variances)
+    # sds between chains, below which one may only be in a heavy tail for a while
+    return jnp.where(is_apart.any() & ~(distance <= 4.0), distance, 0.0)
 
 
 def progress(state: AdaptState) -> tuple[Array, Array]:
@@ -232,20 +206,23 @@ def is_lost(health: Health) -> Array:
 
 def has_run_away(health: Health) -> Array:
     """Whether chains are where the mass of no posterior is."""
-    is_near: Array = health.reach < float(jnp.finfo(health.reach.dtype).max) ** FAR_AWAY
+    # power of the largest float, above which no coordinate of a posterior is
+    is_near: Array = health.reach < float(jnp.finfo(health.reach.dtype).max) ** 0.3
     return ~is_near
 
 
 def is_coarse(logdensity: Array) -> Array:
     """Whether log densities so large have too few digits to accept or reject by."""
     # a kernel whose tests read few rows knows no log density: its NaN says nothing
-    return jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps > COARSE
+    # nats between log densities that are neighbours: no proposal can be judged by them
+    return jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps > 100.0
 
 
 def has_collapsed(health: Health) -> Array:
     """Whether steps are too short to get anywhere."""
     is_long = health.num_steps >= windows.MIN_WINDOW
-    return is_long & ~((health.jump >= SHORT_MOVE) | (health.num_effective >= MIN_EFFECTIVE))
+    # a move of a hundredth of a standard deviation is short, and five effective draws tell nothing
+    return is_long & ~((health.jump >= 0.01) | (health.num_effective >= 5.0))
 
 
 def warn(advice: str, health: Health, sites: SiteSizes) -> None:

@@ -49,21 +49,6 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "Plan",
-    "WarmupInfo",
-    "adapt",
-    "begin",
-    "bind",
-    "check_differentiation",
-    "check_target",
-    "first_frame",
-    "ravel_each",
-    "states_at",
-    "warmup",
-]
-
-
 ADVICE = (
     "Use blackjax_ext.auto_mala, whose steps adapt to the position, reparametrize the target, give "
     "a higher target_acceptance_rate, which makes steps shorter, or use blackjax.nuts."
@@ -415,11 +400,11 @@ def adapt(
     """
     schedule = cast(AdaptationSchedule, adapt_state.schedule)
     accepted = jnp.asarray(info.acceptance_rate)
-    adapt_state = windows.watch(adapt_state, accepted, info.has_moved)
+    adapt_state = windows.update_motion(adapt_state, accepted, info.has_moved)
     is_last = i == schedule.num_steps - 1
     if plan.adapt_step_size:
         target = plan.target_acceptance_rate
-        rate = windows.pull(adapt_state, info.tuning_rate, target)
+        rate = windows.rate_to_adapt_to(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
         if plan.is_doubling:
@@ -441,7 +426,7 @@ def adapt(
         *(keys, states, info.laws, adapt_state),
     )
     if plan.adapt_step_size and np.isfinite(plan.longest_step):
-        adapt_state = windows.cap(adapt_state, plan.longest_step)
+        adapt_state = windows.limit_step_size(adapt_state, plan.longest_step)
     return states, adapt_state
 
 

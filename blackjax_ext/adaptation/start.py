@@ -38,8 +38,6 @@ from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity, select
 
-__all__ = ["find_start"]
-
 CURVATURE_MEMORY = 10  # steps of which the curvature is remembered
 SHRINKAGES = 2.0 ** -np.arange(12, dtype=np.float32)
 

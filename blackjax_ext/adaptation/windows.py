@@ -52,39 +52,11 @@ from jax import Array
 from blackjax_ext.checks import item_of
 from blackjax_ext.metrics.factor import Factor
 
-__all__ = [
-    "AdaptState",
-    "AdaptationSchedule",
-    "Centres",
-    "Moments",
-    "Motion",
-    "Slopes",
-    "cap",
-    "centres",
-    "ends",
-    "frozen",
-    "init",
-    "off_resonance",
-    "pooled",
-    "pull",
-    "rescue",
-    "start_counting",
-    "update_metric",
-    "update_moments",
-    "update_slopes",
-    "update_step",
-    "watch",
-]
-
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
-DOUBLED = 7, 15, 31  # steps of a doubled trajectory; of 3 the step size is that of few dimensions
 MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone
-MIN_ROWS, MAX_ROWS, MAX_ENTRIES = 64, 1024, 2**22  # draws that a metric of low rank is learned from
 MIN_WARMUP = 20  # below, the step size alone is adapted
 ACCEPTANCE_MEMORY = 25  # steps over which a chain's acceptance is averaged
-MIN_ACCEPTANCE_SHARE = 0.25  # of the target, below which a chain is not averaged with others
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
-LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
 # Chains are apart where the variance of their means is so often that within chains, and so often
 # the square of their drift in the window, of which each has so many effective draws. (A chain that
@@ -280,12 +252,13 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
     slopes = Slopes(zeros, metric.products(zeros[None]))
     if not metric.learns_from_rows:
         return slopes
-    num_rows = int(np.clip(MAX_ENTRIES // zeros.size, MIN_ROWS, MAX_ROWS))
+    # draws that a metric of low rank is learned from
+    num_rows = int(np.clip(2**22 // zeros.size, 64, 1024))
     rows = jnp.zeros((max(num_rows, len(x)), zeros.size), x.dtype)
     return slopes._replace(draws=rows, gradients=rows)
 
 
-def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
+def update_motion(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
     """Count a step of C chains, of which some moved."""
     motion = state.motion
     rate = (
@@ -296,20 +269,22 @@ def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptS
     )
 
 
-def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
+def rate_to_adapt_to(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     """The acceptance probability that the step size answers to, of probabilities (C,).
 
     Their mean; while a chain is left behind by others, no more than three quarters of the target.
     """
     mean = jnp.mean(acceptance_rate)
-    num_behind = jnp.sum(state.motion.rate < MIN_ACCEPTANCE_SHARE * target)
+    # below a quarter of the target a chain is not averaged with others
+    num_behind = jnp.sum(state.motion.rate < 0.25 * target)
     is_hiding = (num_behind > 0) & (num_behind < acceptance_rate.size)
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
 
 
 def frozen(motion: Motion) -> Array:
     """Which chains moved in hardly any step of the window, if it is long enough to tell."""
-    few = motion.num_moved < LEAST_MOVES * motion.num_steps
+    # share of the steps of a window in which a chain that is not frozen moves
+    few = motion.num_moved < 0.02 * motion.num_steps
     return few & (motion.num_steps >= MIN_WINDOW)
 
 
@@ -345,13 +320,14 @@ def off_resonance(step_size: Array) -> Array:
     \pi / n`: for n = 7 between .419 and .449, which is the step size of 130 dimensions. Just above
     that n steps are enough.
     """
-    for n in DOUBLED:
+    # steps of a doubled trajectory; of 3 the step size is that of few dimensions
+    for n in (7, 15, 31):
         is_within = (step_size > 1.98 * np.pi / (2 * n + 1)) & (step_size < np.pi / n)
         step_size = jnp.where(is_within, 1.01 * np.pi / n, step_size)
     return step_size
 
 
-def cap(state: AdaptState, longest: float) -> AdaptState:
+def limit_step_size(state: AdaptState, longest: float) -> AdaptState:
     """No step size, and no average of them, above `longest`."""
     averaging = state.averaging
     averaging = averaging._replace(log_x_avg=jnp.minimum(averaging.log_x_avg, np.log(longest)))
@@ -477,14 +453,14 @@ def centres(metric: Factor, moments: Moments) -> Centres:
     return Centres(mean, offsets, is_apart, jnp.where(is_apart, within, total))
 
 
-def away(metric: Factor, moments: Moments) -> Array:
+def chain_offsets(metric: Factor, moments: Moments) -> Array:
     """Means of the chains of a window, from its origin, (C, D)."""
     return metric.inverse_sqrt_times(moments.first * (len(moments.first) / moments.num_draws))
 
 
-def apart(metric: Factor, moments: Moments) -> tuple[Array, Array]:
+def chain_moments(metric: Factor, moments: Moments) -> tuple[Array, Array]:
     """Means of the chains of a window, (C, D), and the variance within them, (D,)."""
-    means = away(metric, moments)
+    means = chain_offsets(metric, moments)
     total = moments.squares / moments.num_draws
     # what rounding leaves of a small difference would make chains that moved together disagree
     least = 100 * jnp.finfo(total.dtype).eps * total

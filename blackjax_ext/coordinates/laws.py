@@ -54,39 +54,12 @@ from jax.scipy.linalg import solve_triangular
 
 from blackjax_ext.precision import exact_products
 
-__all__ = [
-    "AT_THE_MEAN",
-    "ColumnsNoise",
-    "Law",
-    "LocFactor",
-    "LocFactorNoise",
-    "LocScale",
-    "LocScaleNoise",
-    "LongWalk",
-    "Pseudo",
-    "Walk",
-    "WalkNoise",
-    "Waves",
-    "centred",
-    "coarseness_of",
-    "into",
-    "moved",
-    "out",
-    "rounding",
-    "seen",
-    "unresolved",
-    "walk",
-    "widths",
-]
-
-
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
 # rows of a factor; a gradient with 60 of two rows takes 0.20 ms, 0.32 by LAPACK, 0.13 without
 MOST_UNROLLED = 6
 MOST_WAVES = 1024  # of a walk: products with more of them would take longer than most models
-OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
 
 AT_THE_MEAN = np.nan  # a value that is the mean of the effect, wherever that is
@@ -567,7 +540,8 @@ def unresolved(law: Law, pseudo: Pseudo, x: Array) -> Array:
     cross it; and more than what a coarse log density may pretend.
     """
     ratio = rounding(law, pseudo, x)
-    beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + OF_SUMS * coarse(law)
+    # what rounding adds to such a log density at most, in `coarseness`
+    beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + 10.0 * coarse(law)
     return jnp.sum(jnp.where(ratio <= 1, 0.0, WALL + beyond))
 
 

@@ -37,22 +37,6 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, Pseudo
 from blackjax_ext.stacking import stacked
 
-__all__ = [
-    "Frame",
-    "Learned",
-    "Seen",
-    "Sums",
-    "count",
-    "first_learned",
-    "learn",
-    "look",
-    "of_effects",
-    "zeros_by_shape",
-]
-
-MIN_DRAWS = 20  # below, a window says nothing
-MOST_HIDDEN = 0.1  # of what rounding may hide, of an observation
-
 
 class Seen(NamedTuple):
     """A draw of an effect.
@@ -207,10 +191,12 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         found = jnp.maximum(-sums.product / sums.square, 0.0)
         # no more than the digits of an effect can show
         size = jnp.maximum(jnp.abs(mean.effect), jnp.sqrt(sums.square / sums.number))
-        finest = MOST_HIDDEN * laws.RESOLUTION / jnp.finfo(size.dtype).eps / size
+        # of what rounding may hide, of an observation
+        finest = 0.1 * laws.RESOLUTION / jnp.finfo(size.dtype).eps / size
         found = jnp.minimum(found, finest**2)
         value = jnp.where(found > 0, mean.effect + mean.slope / found, 0.0)
-        is_known = (sums.number >= MIN_DRAWS) & jnp.isfinite(found) & jnp.isfinite(value)
+        # below, a window says nothing
+        is_known = (sums.number >= 20) & jnp.isfinite(found) & jnp.isfinite(value)
         new = Pseudo(
             jnp.where(is_known, value, old.value), jnp.where(is_known, found, old.information)
         )

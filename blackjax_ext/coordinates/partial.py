@@ -18,21 +18,9 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import AT_THE_MEAN, Law, LocFactor, LocScale, LongWalk, Pseudo
-from blackjax_ext.coordinates.learning import Frame, of_effects, zeros_by_shape
+from blackjax_ext.coordinates.learning import of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
-
-__all__ = [
-    "Coordinates",
-    "Frame",
-    "LawCoordinates",
-    "Placed",
-    "coarsest",
-    "first_pseudo",
-    "in_coordinates",
-]
-
-NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
 class Placed(NamedTuple):
@@ -167,7 +155,8 @@ def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
 
     ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, pseudo, placed.laws))
     place = jnp.argmax(ratios)
-    return jnp.where(ratios[place] <= NEARLY, -1, place).astype(jnp.int32)
+    # of what rounding may hide: a chain that comes so near would go on
+    return jnp.where(ratios[place] <= 0.25, -1, place).astype(jnp.int32)
 
 
 def is_law(node: Any) -> bool:

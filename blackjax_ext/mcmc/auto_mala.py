@@ -52,8 +52,6 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = ["AutoMALAInfo", "AutoMALAState", "auto_mala", "build_kernel", "init"]
-
 
 class AutoMALAState(NamedTuple):
     """State of the chain.

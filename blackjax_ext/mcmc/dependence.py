@@ -19,8 +19,6 @@ from blackjax_ext.equations import read_program, sizes_of_scan
 from blackjax_ext.primitives import INLINED, RULED
 from blackjax_ext.types import Function
 
-__all__ = ["dependent", "flags_of"]
-
 Flags = Sequence[bool]
 
 

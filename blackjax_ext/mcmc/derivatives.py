@@ -27,14 +27,6 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.equations import primitives_in
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "SERVING",
-    "Differentiation",
-    "Wanted",
-    "differenced",
-    "differentiation_of",
-]
-
 Wanted: TypeAlias = Literal["reverse", "forward", "none"]
 # "gradients" is reverse mode where forward mode fails, of the density or of its gradient
 Differentiation: TypeAlias = Literal["reverse", "gradients", "forward", "none"]
@@ -47,7 +39,6 @@ SERVING: dict[Wanted, tuple[Differentiation, ...]] = {
 DIFFERENCE_WIDTH = (
     0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
 )
-NUM_WIDTHS = 3  # each halves the digits by which the first guess is off
 MAX_WIDTH_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
 
 
@@ -193,5 +184,6 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         return jnp.clip(better, least, most), jnp.where(is_finite, second, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)
-    slope: Array = jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]
+    # each halves the digits by which the first guess is off
+    slope: Array = jax.lax.fori_loop(0, 3, improve, first)[1]
     return length * slope

@@ -9,8 +9,6 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.types import LogDensity
 
-__all__ = ["forward_gradient"]
-
 
 def forward_gradient(logdensity_fn: LogDensity) -> LogDensity:
     """`logdensity_fn` with a reverse mode that is made of D JVPs, which share one primal.

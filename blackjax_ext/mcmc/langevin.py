@@ -25,19 +25,6 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import Function, T
 
-__all__ = [
-    "MoveInfo",
-    "Point",
-    "accept",
-    "both_ends",
-    "increment",
-    "log_ratio",
-    "move",
-    "residual",
-    "whitened_gradient",
-]
-
-
 S = TypeVar("S", bound=Any)  # a state of a chain, with a position
 
 

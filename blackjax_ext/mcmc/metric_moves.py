@@ -11,8 +11,6 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.types import LogDensity
 
-__all__ = ["MetricState", "init_metric", "local_state", "metric_move"]
-
 
 class MetricState(NamedTuple):
     r"""State of a chain that keeps a metric.

@@ -6,8 +6,6 @@ import jax
 from jax import Array
 from jax.typing import DTypeLike
 
-__all__ = ["in_blocks", "standard_normal"]
-
 NUM_NOISE_BLOCKS = 2
 ROUND = 128
 MAX_UNBLOCKED = 4096

@@ -14,18 +14,6 @@ from jax import Array
 
 from blackjax_ext.checks import check_count, check_positive
 
-__all__ = [
-    "Schedule",
-    "ScheduledInfo",
-    "expected_cost",
-    "exponential",
-    "geometric",
-    "linear",
-    "logarithmic",
-    "modulo",
-    "quadratic",
-]
-
 Schedule: TypeAlias = Callable[[Array | int], Array]
 
 

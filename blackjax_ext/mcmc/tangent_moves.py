@@ -23,8 +23,6 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["Along", "TangentState", "init_tangent", "kept_tangent_move", "line_move"]
-
 CURVATURE_FLOOR = 0.1
 
 

@@ -19,8 +19,6 @@ from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.noise import in_blocks, standard_normal
 from blackjax_ext.types import LogDensity
 
-__all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
-
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
 TANGENT_LAWS = ("sphere", "rademacher")
 

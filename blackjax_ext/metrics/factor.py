@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["Factor", "KeepsVariances"]
-
 
 class Factor:
     """A metric ``G`` by ``R`` with ``R R^T = G^{-1}``; each structure is a subclass.

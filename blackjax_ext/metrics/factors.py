@@ -21,20 +21,6 @@ from blackjax_ext.metrics.structures import (
 )
 from blackjax_ext.precision import exact_products
 
-__all__ = [
-    "InverseMassMatrix",
-    "ScaledEigen",
-    "absolute",
-    "check_metric",
-    "factorize",
-    "from_eigen",
-    "from_precision",
-    "rank_one",
-    "scaled_eigen",
-    "spectral",
-]
-
-
 InverseMassMatrix: TypeAlias = Array | Factor | LowRankInverseMassMatrix | None
 
 

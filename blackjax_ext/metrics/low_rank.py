@@ -12,10 +12,6 @@ from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.metrics.structures import Dense, Diagonal
 from blackjax_ext.types import select
 
-__all__ = ["LowRank"]
-
-LOW_RANK_RIDGE = 1e-3  # of the identity beside whitened covariances
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -115,8 +111,9 @@ class LowRank(KeepsVariances):
         num_rows = jnp.clip(num_rows, 1, len(draws))
         # rows that are not there yet are filled up with those that are
         rows = jnp.arange(len(draws)) % num_rows
+        # of the identity beside whitened covariances
         found = fisher_score_low_rank(
-            draws[rows], gradients[rows], self.values.size, gamma=LOW_RANK_RIDGE * len(draws)
+            draws[rows], gradients[rows], self.values.size, gamma=1e-3 * len(draws)
         )
         new = LowRank(found.sigma, found.U, found.lam)
         is_usable = jnp.isfinite(new.vectors).all() & (new.scale > 0).all() & (num_rows > 1)

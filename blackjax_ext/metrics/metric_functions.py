@@ -37,21 +37,6 @@ from blackjax_ext.metrics.structures import IDENTITY, Diagonal
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import LogDensity, Unravel
 
-__all__ = [
-    "HessianMetric",
-    "InformationMetric",
-    "Local",
-    "Metric",
-    "MetricFn",
-    "absolute_hessian",
-    "as_metric",
-    "clipped_hessian",
-    "diagonal_hessian",
-    "fisher",
-    "mass_matrix",
-    "softabs_hessian",
-]
-
 Flat: TypeAlias = Callable[[Array], Array]
 MetricFn: TypeAlias = Callable[[LogDensity, ArrayTree], Factor | Array]
 

@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["above", "absolute_above", "divided_differences", "matrix_function", "softabs"]
-
 
 def above(floor: float, values: Array) -> Array:
     """Values, none below `floor`."""

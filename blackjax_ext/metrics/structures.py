@@ -10,8 +10,6 @@ from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import select
 
-__all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -201,7 +199,8 @@ class Dense(Factor):
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Dense":
         """See `Factor.balanced`; more of the identity is added the fewer draws there are."""
         scale = balance(jnp.diagonal(covariance), jnp.diagonal(curvature), num_draws)
-        ridge = RIDGE * scale.size / num_draws * jnp.eye(scale.size, dtype=scale.dtype)
+        # of the identity, for as many draws as dimensions
+        ridge = 0.1 * scale.size / num_draws * jnp.eye(scale.size, dtype=scale.dtype)
         mean = geometric_mean(
             covariance / scale[:, None] / scale + ridge, curvature * scale[:, None] * scale + ridge
         )

@@ -21,23 +21,6 @@ import numpy as np
 
 from blackjax_ext.metrics.factors import scaled_eigen
 
-__all__ = [
-    "Arrow",
-    "Cubic",
-    "Eliminated",
-    "Whitening",
-    "cast",
-    "eliminate",
-    "identity_whitening",
-    "inverse_factor",
-    "least_eigenvalue",
-    "refined",
-    "seen_first",
-    "worst_condition",
-]
-
-NUM_CONDITIONED = 16  # groups whose condition number is looked at
-
 
 class Arrow(NamedTuple):
     """Slopes and curvatures by shared coordinates and groups, on the device or the host.
@@ -252,7 +235,8 @@ def worst_condition(frame: Whitening) -> float:
     """
     num_groups, width, size = frame.shear.shape
     worst = 1.0
-    for c in np.unique(np.linspace(0, num_groups - 1, NUM_CONDITIONED).astype(int)):
+    # groups whose condition number is looked at
+    for c in np.unique(np.linspace(0, num_groups - 1, 16).astype(int)):
         root = np.zeros((size + width, size + width))
         root[:size, :size] = frame.root
         root[size:, :size], root[size:, size:] = frame.shear[c], frame.roots[c]

@@ -21,8 +21,6 @@ from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.work import bytes_of
 
-__all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
-
 BUDGET = 2**25  # bytes for the intermediate results of a chunk
 MIN_CHUNKED_ROWS = 256  # so few rows are never divided into chunks
 SUM_WIDTH = 128

@@ -5,10 +5,6 @@ processor several times as long as what most likelihoods then do with them. A pa
 asks for consecutive rows, which are a slice. :func:`at_consecutive` traces the function and puts
 slices where it gathers the rows it was given.
 
-The trace is read through parts of JAX that may change between releases. Where one of them is
-missing or different the function is evaluated as it is, with its gathers: slower, and the same
-numbers.
-
 *Blocks.* Where devices hold one block of the rows each, a chunk has consecutive rows of every
 block: an array of N rows is read as one of blocks, sliced along their rows, which no device has to
 ask another one for.
@@ -26,21 +22,6 @@ from jax.extend.core import Literal
 
 from blackjax_ext.equations import outputs_of, read_program
 from blackjax_ext.meshes import ROWS, shard_first_axis
-
-__all__ = ["at_chunk", "at_consecutive"]
-
-# what a gather may say of itself; one that says more may mean something else
-GATHER_PARAMETERS = {
-    "dimension_numbers",
-    "fill_value",
-    "indices_are_sorted",
-    "mode",
-    "slice_sizes",
-    "unique_indices",
-}
-
-
-MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
 
 
 class Known(Enum):
@@ -62,8 +43,7 @@ def at_consecutive(
 ) -> Any:
     """``function(first + jnp.arange(length))``, by slices of what has at least `num_rows` rows.
 
-    Any other use of the row numbers, or of an array that is shorter, stays as it is. A program that
-    cannot be read is not changed at all.
+    Any other use of the row numbers, or of an array that is shorter, stays as it is.
 
     Parameters
     ----------
@@ -82,11 +62,6 @@ def at_consecutive(
     -------
     What `function` returns.
 
-    Raises
-    ------
-    Exception
-        What `function` raises.
-
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -98,23 +73,30 @@ def at_consecutive(
     rows = first + jnp.arange(length)
     if num_blocks > 1:
         rows = jnp.add.outer(jnp.arange(num_blocks) * (num_rows // num_blocks), rows).ravel()
-    has_failed = False
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
+    length = rows.shape[0] // num_blocks
 
-    def watched(rows: Array) -> Any:
-        nonlocal has_failed
-        try:
-            return function(rows)
-        except BaseException:
-            has_failed = True
-            raise
+    def sliced(operand: Array) -> Array:
+        if num_blocks == 1:
+            return jax.lax.dynamic_slice_in_dim(operand, first, length)
+        if operand.shape[0] > num_rows:
+            return operand[rows]
+        blocks = shard_first_axis(operand.reshape(num_blocks, -1, *operand.shape[1:]), ROWS)
+        some = jax.lax.dynamic_slice_in_dim(blocks, first, length, axis=1)
+        return some.reshape(-1, *operand.shape[1:])
 
-    try:
-        return with_slices(watched, rows, first, num_rows, num_blocks)
-    except Exception:
-        # an error of the function is its own; any other one is of the reader
-        if has_failed:
-            raise
-    return function(rows)
+    # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
+    # it always has
+    most_axes = 1 if num_blocks == 1 else 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
+    outputs = read_program(
+        closed,
+        [(rows, Known.ROWS)],
+        partial(results_of, sliced=sliced, num_rows=num_rows, most_axes=most_axes),
+        lambda _, number: (number, None),
+        is_opened=lambda arguments: any(fact for _, fact in arguments),
+        reads_all=True,
+    )
+    return jax.tree.unflatten(jax.tree.structure(shape), [result for result, _ in outputs])
 
 
 def at_chunk(
@@ -136,43 +118,6 @@ def at_chunk(
         return visit(rows, place >= i * length)
 
     return at_consecutive(at, first, length, num_rows, num_blocks)
-
-
-def with_slices(
-    function: Callable[[Array], Any],
-    rows: Array,
-    first: Array | int,
-    num_rows: int,
-    num_blocks: int,
-) -> Any:
-    """``function(rows)`` for consecutive rows of blocks, with slices in place of gathers.
-
-    Raises whatever comes of a program, or of a release of JAX, that cannot be read.
-    """
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
-    length = rows.shape[0] // num_blocks
-
-    def sliced(operand: Array) -> Array:
-        if num_blocks == 1:
-            return jax.lax.dynamic_slice_in_dim(operand, first, length)
-        if operand.shape[0] > num_rows:
-            return operand[rows]
-        blocks = shard_first_axis(operand.reshape(num_blocks, -1, *operand.shape[1:]), ROWS)
-        some = jax.lax.dynamic_slice_in_dim(blocks, first, length, axis=1)
-        return some.reshape(-1, *operand.shape[1:])
-
-    # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
-    # it always has
-    most_axes = 1 if num_blocks == 1 else MOST_AXES
-    outputs = read_program(
-        closed,
-        [(rows, Known.ROWS)],
-        partial(results_of, sliced=sliced, num_rows=num_rows, most_axes=most_axes),
-        lambda _, number: (number, None),
-        is_opened=lambda arguments: any(fact for _, fact in arguments),
-        reads_all=True,
-    )
-    return jax.tree.unflatten(jax.tree.structure(shape), [result for result, _ in outputs])
 
 
 def results_of(
@@ -205,7 +150,6 @@ def takes_rows(equation: Any, known: list[Known | None], num_rows: int, most_axe
     return (
         0 < num_axes <= most_axes
         and shape[0] >= num_rows
-        and set(equation.params) <= GATHER_PARAMETERS
         and numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
         and numbers.offset_dims == tuple(range(num_axes, num_axes + len(shape) - 1))
         and not numbers.operand_batching_dims

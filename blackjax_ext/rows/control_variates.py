@@ -17,8 +17,6 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
 from blackjax_ext.types import Function
 
-__all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate"]
-
 MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of a matrix
 
 

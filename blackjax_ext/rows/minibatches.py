@@ -16,8 +16,6 @@ from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.types import LogDensity
 
-__all__ = ["minibatch"]
-
 RowLogLikelihood: TypeAlias = Callable[[ArrayTree, ArrayTree], Array]
 
 

@@ -41,29 +41,11 @@ from blackjax_ext.rows.arrowhead import (
 )
 from blackjax_ext.rows.compensated_sums import Pair
 
-__all__ = [
-    "TOLERANCES",
-    "Derivatives",
-    "DerivativesFn",
-    "Energy",
-    "EnergyPasses",
-    "HostPosition",
-    "Stationary",
-    "descend",
-    "in_double",
-    "newton",
-    "newton_step",
-    "resolved",
-    "spacing",
-]
-
 # from a start where an exponential of a row is e^k too large, about k of them
 MAX_NEWTON_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
-MAX_SHRINKS = 10  # of a far start
-MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 
 
 class Tolerances(NamedTuple):
@@ -281,7 +263,8 @@ def descend(
     for num_steps in range(MAX_NEWTON_STEPS + 1):
         here = resolved(passes, point, frame, is_free)
         frame, is_free = here.frame, is_free if here.eliminated is None else here.is_free
-        if np.isinf(last) and not here.distance < TOLERANCES.far and num_steps < MAX_SHRINKS:
+        # a far start shrinks so often at most
+        if np.isinf(last) and not here.distance < TOLERANCES.far and num_steps < 10:
             half = point.halved(here.is_free)
             new = passes.energy(half, first)
             if np.isnan(here.distance) or new.total < 0.5 * energy.total:
@@ -340,7 +323,8 @@ def resolved(
 
     Cost: a pass where the coordinates are scarcely correlated, a few more where they are.
     """
-    for _ in range(MAX_ROOTS):
+    # passes that look for a root; each gains a factor of a hundred or more
+    for _ in range(8):
         here = newton_step(passes, point, frame, is_free)
         if here.eliminated is None:
             break

@@ -26,18 +26,6 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.rows.compensated_sums import Pair, as_pair
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "StochasticPotential",
-    "as_partial",
-    "check_potential",
-    "energy_at",
-    "exact",
-    "full_batch",
-    "full_gradient",
-    "gaussian_noise",
-]
-
-
 Batch: TypeAlias = Any
 
 

@@ -14,8 +14,6 @@ from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.rows.arrowhead import Whitening, worst_condition
 from blackjax_ext.rows.newton import TOLERANCES, HostPosition, spacing
 
-__all__ = ["IN_DOUBLE", "RUNAWAY", "UnresolvedError", "check_resolution", "in_dtype"]
-
 IN_DOUBLE = "(jax.config.update('jax_enable_x64', True), with data in float64)."
 RUNAWAY = (
     " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "

@@ -17,8 +17,6 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["distinct", "times_fraction", "with_replacement"]
-
 
 def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
     """`num` independent numbers from 0 to ``size - 1``, uniform to 2^-32 for any size below 2^31.

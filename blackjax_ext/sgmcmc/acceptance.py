@@ -28,8 +28,6 @@ from blackjax_ext.mcmc import langevin
 from blackjax_ext.rows.compensated_sums import Pair, difference
 from blackjax_ext.rows.potentials import StochasticPotential, energy_at
 
-__all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass"]
-
 
 class Verdict(NamedTuple):
     """Outcome of a test.

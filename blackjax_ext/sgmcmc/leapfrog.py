@@ -52,20 +52,6 @@ from blackjax_ext.precision import inner
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.types import Unravel
 
-__all__ = [
-    "Phase",
-    "TrajectoryInfo",
-    "check_friction",
-    "first_momentum",
-    "gradient_estimator",
-    "propose",
-    "step",
-    "trajectory",
-]
-
-
-AT_ONCE = 2**16  # a trajectory with fewer random numbers draws them before it starts
-
 
 class Phase(NamedTuple):
     """A point of a trajectory.
@@ -188,7 +174,8 @@ def trajectory(
     keys = jax.random.split(rng_key, num_integration_steps)
     drawn = jax.eval_shape(draw, jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(drawn))
-    is_few = num_integration_steps * numbers <= AT_ONCE
+    # a trajectory with fewer random numbers draws them before it starts
+    is_few = num_integration_steps * numbers <= 2**16
 
     def body(phase: Phase, drawn: Any) -> tuple[Phase, None]:
         noise, batch = drawn if is_few else draw(drawn)

@@ -11,8 +11,6 @@ from jax import Array
 from blackjax_ext.types import Function
 from blackjax_ext.work import traced
 
-__all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
-
 
 class Schedule(NamedTuple):
     """Record of each temperature; NaN after the last of them.

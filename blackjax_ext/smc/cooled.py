@@ -28,11 +28,8 @@ from jax import Array
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.smc.tempered import COVARIANCE, population_metric
 
-__all__ = ["COLDEST", "Place", "missed_evidence", "place_of"]
-
 COLDEST = 8.0  # the last temperature: a normal is then a third as wide
 SURE = 3.0  # standard errors that are taken off the mass of a place
-REACH = 4.0  # sds of the squared distance from the centre of a normal, which a place ends at
 
 
 class Place(NamedTuple):
@@ -64,7 +61,8 @@ class Place(NamedTuple):
     def is_inside(self, x: Array) -> Array:
         """Which of the points (N, D) are in the place, shape (N,)."""
         size = self.mean.size
-        is_near: Array = self.squares(x) < size + REACH * (2.0 * size) ** 0.5
+        # sds of the squared distance from the centre of a normal, which a place ends at
+        is_near: Array = self.squares(x) < size + 4.0 * (2.0 * size) ** 0.5
         return is_near
 
     def logpdf(self, x: Array) -> Array:

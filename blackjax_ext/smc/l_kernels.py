@@ -42,8 +42,6 @@ from jax import Array
 
 from blackjax_ext.smc.proposals import Move
 
-__all__ = ["L_KERNELS", "LKernel", "as_l_kernel", "gaussian", "random_walk_kernel", "reversed"]
-
 LKernel: TypeAlias = Callable[[Move, Array], Array]
 
 

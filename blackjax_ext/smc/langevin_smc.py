@@ -81,14 +81,6 @@ from blackjax_ext.smc.tempered import (
 from blackjax_ext.top_level import public
 from blackjax_ext.types import LogDensity
 
-__all__ = [
-    "LangevinSMCInfo",
-    "LangevinSMCState",
-    "build_kernel",
-    "init",
-    "langevin_smc",
-]
-
 
 class LangevinSMCState(NamedTuple):
     """State of the population.

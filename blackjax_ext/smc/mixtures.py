@@ -22,12 +22,8 @@ from jax import Array
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 
-__all__ = ["Mixture", "fit"]
-
-NUM_ITERATIONS = 10
 STRENGTH = 10.0  # particles' worth of the variances within all components
 MIN_COMPONENT_SHARE = 0.1  # of the proposals, for all components together
-LEAST_VARIANCE = 1e-5  # of that of all particles
 
 
 class Mixture(NamedTuple):
@@ -83,7 +79,7 @@ def fit(
     def improve(_: Array, mixture: Mixture) -> Mixture:
         return improved(mixture, z, weights, size)
 
-    mixture = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
+    mixture = jax.lax.fori_loop(0, 10, improve, first)
     means = centre + mixture.means * scale
     return Mixture(mixture.log_shares, means, mixture.variances * scale**2)
 
@@ -123,4 +119,4 @@ def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture
     count = (total * size)[:, None]
     variances = (count * seconds + STRENGTH * within) / (count + STRENGTH)
     log_shares = jnp.log((1.0 - MIN_COMPONENT_SHARE) * total + MIN_COMPONENT_SHARE / total.size)
-    return Mixture(log_shares, means, jnp.maximum(variances, LEAST_VARIANCE))
+    return Mixture(log_shares, means, jnp.maximum(variances, 1e-5))  # of that of all particles

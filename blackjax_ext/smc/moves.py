@@ -25,8 +25,6 @@ from blackjax_ext.smc.proposals import MODES, GradientMode, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
 from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered, variances
 
-__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted", "WithJumps", "parameters_of"]
-
 PROPOSALS = ("langevin", "random_walk")
 SET_BY_THE_MOVE = ("logdensity_fn", "step_size", "inverse_mass_matrix")
 

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
 
-__all__ = ["evaluate_distinct"]
-
 PARTS = (8, 3)  # an eighth, a third or all of the population is evaluated
 
 

@@ -88,14 +88,6 @@ from blackjax_ext.smc.training import (
 from blackjax_ext.top_level import public
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = [
-    "OpenHorizonInfo",
-    "OpenHorizonState",
-    "build_kernel",
-    "init",
-    "open_horizon_smc",
-]
-
 PROPOSAL_NAMES = ("langevin", "random_walk")
 
 

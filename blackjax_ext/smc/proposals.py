@@ -31,8 +31,6 @@ from jax import Array
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.metrics.factor import Factor
 
-__all__ = ["GradientMode", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
-
 ValueAndGradient: TypeAlias = Callable[[Array], tuple[Array, Array]]
 GradientMode: TypeAlias = Literal["reverse", "forward", "none"]
 MODES = ("reverse", "forward", "none")

@@ -53,22 +53,6 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-__all__ = [
-    "Population",
-    "ResamplingFn",
-    "concentration",
-    "conditional_ess",
-    "effective_sample_size",
-    "guard",
-    "resample",
-    "resample_below",
-    "shifted_log_factors",
-    "softened",
-    "union",
-    "update_weights",
-]
-
-NUM_BISECTIONS = 30
 LEAST_POWER = -40.0  # of two: below it factors change nothing
 
 ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
@@ -159,7 +143,7 @@ def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Arra
         return jnp.where(is_even, middle, low), jnp.where(is_even, high, middle)
 
     zero = jnp.zeros((), differences.dtype)
-    low, _ = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, (zero + LEAST_POWER, zero))
+    low, _ = jax.lax.fori_loop(0, 30, halve, (zero + LEAST_POWER, zero))
     power = jnp.where(power_of(zero)[1], 1.0, jnp.exp2(low))
     return soft(power, differences) + power * peak, power
 

@@ -22,28 +22,8 @@ from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import GradientMode, ValueAndGradient, value_and_gradient
 from blackjax_ext.types import LogDensity, Unravel
 
-__all__ = [
-    "PriorAndLikelihood",
-    "Tempered",
-    "covariance",
-    "heat",
-    "metric_option",
-    "next_temperature",
-    "population_metric",
-    "tempered",
-    "tempered_loglikelihood",
-    "variances",
-    "weighted",
-]
-
-NUM_HALVINGS = 45
 PARTICLES, COVARIANCE = "particles", "covariance"
 UNWEIGHTED_SHARE = 1e-3
-# particles for each number in their covariance: with 2 the log evidence was off by 2
-MIN_FOR_COVARIANCE = 10
-# least eigenvalue of a correlation, in units of the rounding of a float in D dimensions
-LEAST_EIGENVALUE = 8.0
-IMPOSSIBLE = -0.1  # of the greatest number: differences of two such log densities are finite
 
 
 class PriorAndLikelihood(NamedTuple):
@@ -123,7 +103,8 @@ def tempered(
 
     def logdensity_fn(position: ArrayTree) -> Array:
         value = heat(temperature, logprior_fn(position), loglikelihood_fn(position))
-        return jnp.where(jnp.isneginf(value), IMPOSSIBLE * jnp.finfo(value.dtype).max, value)
+        # of the greatest number: differences of two such log densities are finite
+        return jnp.where(jnp.isneginf(value), -0.1 * jnp.finfo(value.dtype).max, value)
 
     def flat(function: LogDensity) -> ValueAndGradient:
         function = density_in_parts(function, differentiation)
@@ -176,7 +157,7 @@ def next_temperature(
 
     # powers of two; far enough from the smallest number for products with a likelihood
     lowest = jnp.full_like(left, 0.75 * jnp.finfo(left.dtype).minexp)
-    _, power = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.zeros_like(left)))
+    _, power = jax.lax.fori_loop(0, 45, halve, (lowest, jnp.zeros_like(left)))
     increment = jnp.where(is_far_enough(left), left * jnp.exp2(power), left)
     raised = jnp.maximum(temperature + increment, least_temperature)
     is_end = (increment >= left) | (raised > last_temperature)
@@ -224,7 +205,8 @@ def covariance(x: Array, log_weights: Array) -> Dense:
     eye = jnp.eye(x.shape[1], dtype=x.dtype)
     is_known = jnp.isfinite(correlation).all()
     values, vectors = jnp.linalg.eigh(jnp.where(is_known, correlation, eye))
-    least = LEAST_EIGENVALUE * x.shape[1] * jnp.finfo(x.dtype).eps
+    # least eigenvalue of a correlation, in units of the rounding of a float in D dimensions
+    least = 8.0 * x.shape[1] * jnp.finfo(x.dtype).eps
     values = jnp.maximum(values, least)
     root = scale[:, None] * ((vectors * jnp.sqrt(values)) @ vectors.T)
     inverse = (vectors / jnp.sqrt(values)) @ vectors.T / scale
@@ -249,7 +231,8 @@ def population_metric(
     """Factor of the metric that shapes the moves of the particles x, (N, D)."""
     is_covariance = isinstance(inverse_mass_matrix, str) and inverse_mass_matrix == COVARIANCE
     num, size = x.shape
-    if is_covariance and num >= MIN_FOR_COVARIANCE * size * (size + 1) // 2:
+    # particles for each number in their covariance: with 2 the log evidence was off by 2
+    if is_covariance and num >= 10 * size * (size + 1) // 2:
         return covariance(x, log_weights)
     if isinstance(inverse_mass_matrix, str):
         return Diagonal(jnp.sqrt(variances(x, log_weights)))

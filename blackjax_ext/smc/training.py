@@ -12,15 +12,6 @@ from jax import Array
 from blackjax_ext.checks import check_scalar
 from blackjax_ext.types import Function, Unravel
 
-__all__ = [
-    "Evaluation",
-    "build_evaluators",
-    "check_optimizer",
-    "mean_energy",
-    "mean_loss",
-    "update_parameters",
-]
-
 
 class Evaluation(NamedTuple):
     """Evaluations of a target at the particles.

@@ -16,8 +16,8 @@ of the two (the sweep of Hübschle-Schneider and Sanders 2022), without a loop.
 *Rounding.* The cumulative sums are in double precision on the host; then each :math:`q_j` is
 rounded to a multiple of :math:`2^{-23}`, the step of a uniform float32 number. So the table gives
 :math:`\hat{p}_i` exactly, in either precision, up to the generator of the columns, which is
-uniform to :math:`2^{-32}`. Whoever needs the law of the draws takes
-`AliasTable.probability`, which is :math:`\hat{p}`, instead of the weights.
+uniform to :math:`2^{-32}`. Whoever needs the law of the draws takes :func:`realized`, which is
+:math:`\hat{p}`, instead of the weights.
 
 References: A. J. Walker 1977, An efficient method for generating discrete random variables with
 general distributions; M. D. Vose 1991, A linear algorithm for generating random numbers with a
@@ -35,8 +35,6 @@ from blackjax.types import PRNGKey
 from jax import Array
 
 from blackjax_ext.rows.shuffles import times_fraction
-
-__all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
 PROBABILITY_STEPS = 2.0**23
 NUM_WORDS = 3  # random words of an outcome
@@ -57,51 +55,14 @@ class AliasTable(NamedTuple):
     threshold: Any
     alias: Any
 
-    @property
-    def probability(self) -> np.ndarray:
-        """Probability of each outcome under the table as rounded, shape (N,), in double precision.
-
-        Of arrays of NumPy. Eight bytes a row; :func:`realized` gives those of some outcomes.
-        """
-        threshold, alias = np.asarray(self.threshold), np.asarray(self.alias)
-        return realized(threshold, alias, slice(0, threshold.size))
-
-
-def build(weights: np.ndarray) -> AliasTable:
-    """Table of the outcomes 0 to N - 1 with probabilities in proportion to `weights`.
-
-    Parameters
-    ----------
-    weights
-        Shape (N,), finite, at least zero, not all zero.
-
-    Returns
-    -------
-    Arrays of numpy. Cost: two cumulative sums and two merges of N numbers on the host, 2 s for ten
-    million rows, and the memory of the table, eight bytes a row; a draw costs O(1).
-
-    Raises
-    ------
-    ValueError
-        For weights of another shape, negative, not finite, or all zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> table = build(np.array([1.0, 2.0, 5.0]))
-    >>> table.probability.round(6).tolist()
-    [0.125, 0.25, 0.625]
-    """
-    weights = np.asarray(weights)
-    check_weights(weights)
-    return columns(weights)
-
 
 def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
-    """Table of probabilities in proportion to ``weights + least``, which nothing checks.
+    """Table of arrays of NumPy, of probabilities in proportion to ``weights + least``.
 
-    Both merges go through blocks of the light and of the heavy outcomes, whose cumulative sums are
-    carried from one to the next: no array of N is made but those of the table.
+    Nothing checks that these are finite, at least zero and not all zero. Both merges go through
+    blocks of the light and of the heavy outcomes, whose cumulative sums are carried from one to the
+    next: no array of N is made but those of the table. Cost: two cumulative sums and two merges on
+    the host, 2 s for ten million rows.
     """
     size = weights.size
     total = sum(
@@ -227,20 +188,6 @@ def blocks(size: int, length: int) -> Iterator[slice]:
 def double_weights(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
     """Some weights in double precision."""
     return weights[part].astype(np.float64) + least
-
-
-def check_weights(weights: np.ndarray) -> None:
-    """ValueError unless they are the weights of a distribution."""
-    if weights.ndim != 1 or not weights.size:
-        raise ValueError(f"weights must be of shape (N,) with N > 0; got shape {weights.shape}.")
-    for part in blocks(weights.size, BLOCK_SIZE):
-        bad = part.start + np.flatnonzero(~np.isfinite(weights[part]) | (weights[part] < 0))
-        if bad.size:
-            raise ValueError(
-                f"weights must be finite and at least zero; weights[{bad[0]}] is {weights[bad[0]]}."
-            )
-    if not weights.any():
-        raise ValueError("weights must not all be zero.")
 
 
 def realized(threshold: Any, alias: Any, part: slice) -> np.ndarray:

@@ -12,8 +12,6 @@ from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 
-__all__ = ["MAX_CHUNK", "Largest", "new_rows_only", "over_chunks"]
-
 MAX_CHUNK = 8192  # rows at once
 
 

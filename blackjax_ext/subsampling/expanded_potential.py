@@ -17,8 +17,6 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.remainders import steps_to
 
-__all__ = ["expanded_minibatch"]
-
 
 def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPotential:
     r"""Energy of an expanded posterior, with the control variate that its expansion is.

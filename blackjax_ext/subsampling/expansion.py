@@ -71,15 +71,10 @@ from blackjax_ext.subsampling.mode import (
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
-__all__ = ["Expansion", "expand", "expand_groups", "surrogate"]
-
-# smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
-MIN_BOUND_SHARE = 1e-3
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 # rows whose probabilities are kept at once: all columns of the table are read for each such part
 MIN_PART, MAX_PARTS = 2**18, 16
-MAX_CUBED = 64  # coordinates that a row sees, up to which third derivatives are kept
 NOT_AFFINE = (
     "predict_fn must be affine in the position, as in row @ theta, and index nothing beyond its "
     "end: the predictor of row {} changes by more than its Jacobian says. Where it is affine, "
@@ -181,19 +176,6 @@ class Expansion:
         """Takes x - a to w, shape (P, D), of rows without groups."""
         root_inverse: Array = self.frame.root_inverse
         return root_inverse[: self.num_seen]
-
-    @property
-    def gradient(self) -> Array:
-        """Gradient of minus the log likelihood of all rows at the anchor, shape (D,)."""
-        gradient: Array = self.arrow.shared @ self.frame.root_inverse
-        return gradient
-
-    @property
-    def hessian(self) -> Array:
-        """Its Hessian there by shared coordinates, shape (D, D)."""
-        inverse = self.frame.root_inverse
-        hessian: Array = inverse.T @ self.arrow.of_shared @ inverse
-        return hessian
 
     def of(self, posterior: LinearPredictor | GroupedPredictor) -> "Expansion":
         """The expansion with its posterior."""
@@ -380,7 +362,8 @@ def order_of(predictor: GroupedPredictor, order: int | None) -> int:
     coordinates = predictor.grouping.size + predictor.grouping.width
     lacking = [kind.name for kind in predictor.rows.kinds if kind.highest < 4]
     if order is None:
-        return 2 if lacking or coordinates > MAX_CUBED else 3
+        # coordinates that a row sees, up to which third derivatives are kept
+        return 2 if lacking or coordinates > 64 else 3
     if order not in (2, 3):
         raise ValueError(f"order must be 2, 3 or None; got {order!r}.")
     if order == 3 and lacking:
@@ -474,7 +457,8 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[float, AliasTable]:
     if not np.isfinite(psi).all():  # more than floats hold: no move is cheap, all rows are read
         psi[:] = np.inf
         return np.inf, columns(np.ones_like(psi))
-    table = columns(psi, MIN_BOUND_SHARE * psi.mean(dtype=np.float64))
+    # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
+    table = columns(psi, 1e-3 * psi.mean(dtype=np.float64))
     parts = list(blocks(psi.size, max(MIN_PART, psi.size // MAX_PARTS)))
     total = (1.0 + margin) * max(np.max(psi[part] / realized(*table, part)) for part in parts)
     for part in parts:

@@ -78,9 +78,6 @@ from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 
-__all__ = ["GroupSweepsInfo", "GroupSweepsState", "build_kernel", "group_sweeps", "init"]
-
-ANGLE = 2.0  # the autocorrelation of a normal is cos(2) = -0.4
 # of the groups: proposals have heavy tails, and angles that are halved up to so many times
 HEAVY_SHARE, NUM_SHORTER = 0.3, 5
 DEGREES = 1  # of freedom, of these proposals
@@ -270,7 +267,8 @@ def proposed(rng_key: PRNGKey, z: Array) -> Proposed:
     num_groups, width = z.shape
     is_heavy = jax.random.bernoulli(key_heavy, HEAVY_SHARE, (num_groups,))
     halved = jnp.minimum(jax.random.geometric(key_halved, 0.5, (num_groups,)) - 1, NUM_SHORTER)
-    angle = ANGLE * jnp.exp2(-jnp.where(is_heavy, halved, 0).astype(z.dtype))[:, None]
+    # the autocorrelation of a normal is cos(2) = -0.4
+    angle = 2.0 * jnp.exp2(-jnp.where(is_heavy, halved, 0).astype(z.dtype))[:, None]
 
     noise = jax.random.normal(key_noise, z.shape, z.dtype)
     normals = jax.random.normal(key_scale, (num_groups, DEGREES + width), z.dtype)

@@ -62,14 +62,8 @@ from blackjax_ext.subsampling.mode import (
 )
 from blackjax_ext.types import Function
 
-__all__ = ["GroupPasses", "find_anchor"]
-
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
-NUM_DRAW_PAIRS = 8  # around the mode, with their opposites
-MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
-MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 BESIDE = 1e-3  # standard deviations
-NUM_INNER = 3  # Newton steps to the mode of the groups
 # of the hyperparameters, to a fraction of their standard deviations
 SEARCH = {"xtol": 0.02, "ftol": 1e-7, "maxiter": 10}
 
@@ -118,7 +112,8 @@ class GroupPasses(RowPasses):
         super().first_free(point, sizes)
         is_free = self.is_seen.copy()
         others = np.flatnonzero(~is_free)
-        if others.size > MAX_TRIED:
+        # hyperparameters that may be means; beyond, none is
+        if others.size > 128:
             return is_free
         here = self.prior(point, point.frame())
         for j in map(int, others):
@@ -195,7 +190,8 @@ def log_marginal(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
 
     gradient = jax.grad(energy)
     v = jnp.zeros_like(groups)
-    for _ in range(NUM_INNER):
+    # Newton steps to the mode of the groups
+    for _ in range(3):
         v = laplace_approximation(gradient, v)[0]
     # beside the mode: densities written with y ** 2.0 have no third derivative at zero
     v = jax.lax.stop_gradient(v) + BESIDE
@@ -230,9 +226,10 @@ def draws_around(frame: Whitening, is_free: np.ndarray, dtype: Any) -> tuple[Arr
     """Ways of y and b from a mode to draws around it, and opposite ones; shapes (K, ...)."""
     num_groups, width, _ = frame.shear.shape
     rng = np.random.default_rng(0)
+    # around the mode, with their opposites
     noise = [
         (rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width)))
-        for _ in range(NUM_DRAW_PAIRS)
+        for _ in range(8)
     ]
     shared, groups = map(np.stack, zip(*(frame.steps(*each) for each in noise), strict=True))
     both = (np.concatenate([each, -each]) for each in (shared, groups))
@@ -307,7 +304,8 @@ def find_anchor(
         anchor = anchor_at(passes, point, point.frame(), ~everything, curvature)
         return anchor._replace(step=(0 * point.shared, 0 * point.groups))
     mode = known_finite(descend(passes, point, point.frame()))
-    for _ in range(MAX_ROUNDS):
+    # of the mode given the hyperparameters, and of these
+    for _ in range(8):
         is_last, point = True, mode.point
         if not mode.is_free.all():
             h, way, curvature = most_likely(passes, mode)

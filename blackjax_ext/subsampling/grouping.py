@@ -29,8 +29,6 @@ from blackjax_ext.subsampling.families import Family
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["GroupedPredictor", "Grouping", "Terms", "grouped_predictor", "grouping_of"]
-
 
 class Terms(NamedTuple):
     """Log prior density, apart.

@@ -14,22 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = [
-    "Interval",
-    "around",
-    "around_all",
-    "exp",
-    "hull",
-    "magnitude",
-    "outward",
-    "piecewise",
-    "points",
-    "square",
-]
-
-# rounding of one operation, in units of eps; of an exponential or a logarithm too
-ULPS = 8.0
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -79,7 +63,8 @@ def as_interval(value: Operand) -> Interval:
 
 def outward(low: Array, high: Array) -> Interval:
     """The interval with what rounding may have taken from it."""
-    eps = ULPS * jnp.finfo(low.dtype).eps
+    # rounding of one operation, in units of eps; of an exponential or a logarithm too
+    eps = 8.0 * jnp.finfo(low.dtype).eps
     tiny = jnp.finfo(low.dtype).tiny
     return Interval(low - (eps * jnp.abs(low) + tiny), high + (eps * jnp.abs(high) + tiny))
 

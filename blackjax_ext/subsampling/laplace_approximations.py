@@ -6,10 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["gradient_and_blocks", "laplace_approximation", "solved"]
-
-FLAT = 1e-3  # root of a precision in coordinates of the anchor: below, it is no precision
-
 
 def gradient_and_blocks(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
     """A gradient at v, shape (G, d), and its derivatives by the own group, shape (G, d, d).
@@ -30,7 +26,8 @@ def laplace_approximation(gradient: Callable[[Array], Array], v: Array) -> tuple
     """
     g, blocks = gradient_and_blocks(gradient, v)
     factor = jnp.linalg.cholesky(blocks)
-    is_curved = jnp.all(jnp.diagonal(factor, axis1=1, axis2=2) > FLAT, axis=1)  # not if NaN
+    # root of a precision in coordinates of the anchor: below, it is no precision
+    is_curved = jnp.all(jnp.diagonal(factor, axis1=1, axis2=2) > 1e-3, axis=1)  # not if NaN
     is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2)) & is_curved
     factor = jnp.where(is_fine[:, None, None], factor, jnp.eye(v.shape[1], dtype=v.dtype))
     step = solved(factor, solved(factor, g), is_transposed=True)

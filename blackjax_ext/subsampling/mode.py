@@ -34,13 +34,6 @@ from blackjax_ext.subsampling.passes import (
     smoothed_prior,
 )
 
-__all__ = [
-    "ExpansionPoint",
-    "RowPasses",
-    "anchor_without_groups",
-    "check_rest",
-]
-
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     "Otherwise start nearer to the mode, or use a sampler without a control variate."

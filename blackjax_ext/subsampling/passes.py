@@ -20,22 +20,6 @@ from blackjax_ext.subsampling.chunks import MAX_CHUNK, new_rows_only, over_chunk
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.predictors import LinearPredictor
 
-__all__ = [
-    "MAX_DESIGN_ENTRIES",
-    "Design",
-    "chunk_length",
-    "cubes_of",
-    "designs",
-    "energy",
-    "jacobians",
-    "plain_prior",
-    "prior_arrow",
-    "row_arrow",
-    "row_energy",
-    "smoothed_prior",
-    "sums_of",
-]
-
 MAX_DESIGN_ENTRIES = 2**23  # in the designs of a chunk of rows
 NUM_NODES = 16  # along each axis of a group, of a mean over its spread
 

@@ -46,16 +46,12 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.families import Family, Kind
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["LinearPredictor", "Responses", "linear_predictor", "loss_remainder"]
-
 LEGENDRE_NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
 LEGENDRE_NODES, WEIGHTS = 0.5 + 0.5 * LEGENDRE_NODES, 0.5 * WEIGHTS  # on (0, 1)
 THREE = LEGENDRE_NODES[[0, 2, 4]]
 # values at all nodes from those at three of them, by the parabola through these
 PARABOLA = np.zeros((5, 5))
 PARABOLA[:, [0, 2, 4]] = np.vander(LEGENDRE_NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
-# how far a parabola may be off for the rule to be trusted: of the integral of sizes, or in all
-OFF, OFF_IN_ALL = 0.01, 1e-5
 
 
 @jax.tree_util.register_dataclass
@@ -253,7 +249,8 @@ def is_resolved(weights: Array, values: Array) -> Array:
     A reach that is found along each predictor says nothing of a product of two.
     """
     off = jnp.abs(weights @ (values - jnp.asarray(PARABOLA, values.dtype) @ values))
-    return off <= jnp.maximum(OFF * (weights @ jnp.abs(values)), OFF_IN_ALL)
+    # how far a parabola may be off for the rule to be trusted: of the integral of sizes, or in all
+    return off <= jnp.maximum(0.01 * (weights @ jnp.abs(values)), 1e-5)
 
 
 AlongLine: TypeAlias = Callable[[Array], tuple[Array, ...]]

@@ -30,10 +30,7 @@ from jax import Array
 
 from blackjax_ext.subsampling.expansion import Expansion
 
-__all__ = ["MoveEnds", "Reaches", "change_bounds", "expected_rows", "reaches_of"]
-
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
-BOUND_MARGIN = 1.001  # of a bound, for rounding
 
 
 class MoveEnds(NamedTuple):
@@ -154,4 +151,4 @@ def change_bounds(expansion: Expansion, changes: Any, at: Array) -> Array:
     else:
         way = jnp.abs(old + new) * (old * old + new * new) / 24.0
     q = jnp.where(old * new < 0, apart, jnp.minimum(apart, jnp.abs(new - old) * way))
-    return jnp.where(jnp.isfinite(steepness), BOUND_MARGIN * q, jnp.inf)
+    return jnp.where(jnp.isfinite(steepness), 1.001 * q, jnp.inf)  # of a bound, for rounding

@@ -16,8 +16,6 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.predictors import loss_remainder
 from blackjax_ext.types import Function
 
-__all__ = ["changes_of", "loss_remainders", "read_moved_rows", "remainder_change", "steps_to"]
-
 ROW_CHUNK = 2048  # rows at once where all are read
 
 

@@ -53,12 +53,8 @@ from blackjax_ext.subsampling.passes import (
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
 
-__all__ = ["RowBounds", "has_changed", "radius_of", "row_bounds"]
-
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
-# what rounding may add to a distance
-ROW_BOUND_MARGIN = 1.001
 # a bound of a remainder that is not zero, where its own is less than float32 holds
 LEAST = 1e-30
 
@@ -132,7 +128,7 @@ def scaled_and_sizes(
     if kind.norm is not None:  # of the third derivative, which is the highest that is bounded
         centred = tangents - jnp.mean(tangents, axis=1, keepdims=True)
         return centred, weight * kind.norm
-    lengths = ROW_BOUND_MARGIN * jnp.linalg.norm(tangents, axis=-1)
+    lengths = 1.001 * jnp.linalg.norm(tangents, axis=-1)  # what rounding may add to a distance
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
     weight = weight.reshape(-1, *[1] * order)

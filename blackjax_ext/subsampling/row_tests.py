@@ -88,8 +88,6 @@ from blackjax_ext.subsampling.reaches import MoveEnds, reaches_of
 from blackjax_ext.subsampling.remainders import changes_of, steps_to
 from blackjax_ext.subsampling.thinning import FACTORS, WEIGHTS, thin
 
-__all__ = ["RowTest", "run_test", "subsampled", "thinning_test"]
-
 
 def subsampled(expansion: Expansion) -> Acceptance:
     r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.

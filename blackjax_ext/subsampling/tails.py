@@ -24,13 +24,10 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import jacobians
 from blackjax_ext.subsampling.remainders import loss_remainders
 
-__all__ = ["MAX_GAP", "may_differ", "tail_gap"]
-
 DISTANCE = 4.0  # standard deviations
 MAX_GAP = 3.0  # a gap from which on tails are missed
-NUM_ROWS_COMPARED = (
-    4096  # rows that tell; where there are more, these are drawn in proportion to bounds
-)
+# rows that tell; where there are more, these are drawn in proportion to bounds
+NUM_ROWS_COMPARED = 4096
 NUM_SEEN = 16  # rows along whose predictors is looked
 
 

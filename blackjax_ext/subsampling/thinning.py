@@ -45,14 +45,11 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.reaches import Reaches, change_bounds
 from blackjax_ext.subsampling.remainders import read_moved_rows, remainder_change
 
-__all__ = ["FACTORS", "WEIGHTS", "EventRule", "Events", "thin"]
-
 # events at once, and those expected of a piece of the time, so that the lanes rarely run out
 LANES, PIECE = 32, 20.0
 GROUP_LANES, GROUP_PIECE = 256, 200.0
 MAX_ROWS_EVALUATED = 32  # of these, whose losses are evaluated
 TINY = 1e-30
-RATE_STEPS = 2**29  # of the rates of groups: their sum stays below 2^30
 GROUP_WORDS = 2  # random words of a group
 
 
@@ -118,7 +115,7 @@ class EventRule(NamedTuple):
     a group ends all.
     """
 
-    nothing: float
+    start: float
     see: Callable[[Events, Round, bool], tuple[Array, Array]]
 
 
@@ -179,7 +176,8 @@ def rates_of(expansion: Expansion, reaches: Reaches, is_on: Array) -> Rates:
     if not expansion.has_groups:
         return Rates(rate[0], reaches.reach)
     # a power of two in which rates are whole numbers, rounded up, with a sum below 2^30
-    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
+    # of the rates of groups: their sum stays below 2^30
+    least = jnp.maximum(jnp.sum(rate), TINY) / (2**29 - rate.size)
     unit = jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
     counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
     last = jnp.cumsum(counts)
@@ -274,7 +272,12 @@ def thin(
 
     zero, groups = jnp.zeros((), int), jnp.zeros(expansion.num_groups, dtype)
     first = Events(
-        zero, jnp.zeros((), dtype), groups > 0, jnp.full_like(groups, rule.nothing), zero, rng_key
+        zero,
+        jnp.zeros((), dtype),
+        groups > 0,
+        jnp.full_like(groups, rule.start),
+        zero,
+        rng_key,
     )
     return jax.lax.while_loop(is_going, body, first)
 

@@ -12,8 +12,6 @@ import numpy as np
 from numpyro_fwd.bridge.arguments import is_data
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["INDEXED", "check_arguments", "first_not_finite", "naming_arguments", "to_blame"]
-
 
 def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
     """Raise TypeError for a masked array, whose mask would be lost, by its place."""

@@ -18,17 +18,6 @@ from jax.extend.core import ClosedJaxpr
 from blackjax_ext.types import Function
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = [
-    "SplitArguments",
-    "evaluating",
-    "is_data",
-    "program_with",
-    "run_with",
-    "shape_of",
-    "split_arguments",
-    "traced_once",
-]
-
 # errors of a model that needs the values of an argument, which a program does not know
 NEED_VALUES = (TypeError, AttributeError, jax.errors.JAXIndexError)
 ARRAY = object()  # stands for an array among the arguments of a model

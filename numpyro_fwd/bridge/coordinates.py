@@ -23,9 +23,6 @@ from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Reading, reason_of_mod
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
-__all__ = ["ModelCoordinates", "effects_of"]
-
-
 OF_LOOPS = "it is in a loop of NumPyro, in which no law is read"
 
 

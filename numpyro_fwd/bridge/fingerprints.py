@@ -13,8 +13,6 @@ from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Fingerprint", "checksum_of", "fingerprint", "is_other", "mutable_arrays"]
-
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
 

@@ -37,8 +37,6 @@ from blackjax_ext.coordinates.laws import (
 )
 from numpyro_fwd.bridge.traces import unwrapped
 
-__all__ = ["MAPS", "bare", "kept", "law_of", "mask_of"]
-
 
 class LawOf(NamedTuple):
     """The law of the unconstrained values of a distribution.

@@ -24,8 +24,6 @@ from numpyro_fwd.bridge.numpyro_private import Messenger, scan_wrapper
 from numpyro_fwd.bridge.traces import is_latent
 from numpyro_fwd.types import Site
 
-__all__ = ["imputing"]
-
 OBSERVED, UNOBSERVED = "_observed", "_unobserved"
 UNNORMALIZED = (
     distributions.ImproperUniform,

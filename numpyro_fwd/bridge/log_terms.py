@@ -15,8 +15,6 @@ from numpyro_fwd.bridge.plates import subsample_plates
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
-__all__ = ["LogTerms", "SiteKind", "kinds_of", "log_prob_of", "log_terms"]
-
 SiteKind = Literal["latent", "jacobian", "observed"]
 
 

@@ -14,16 +14,6 @@ from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
-__all__ = [
-    "Observed",
-    "check_rows",
-    "impossible_sites",
-    "mixture_log_density",
-    "mixture_loss",
-    "num_values",
-    "observed_terms",
-]
-
 
 class Observed(NamedTuple):
     """Log densities of the values of an observed site.
@@ -50,6 +40,7 @@ def observed_terms(
 
 
 def observed(site: Site) -> Observed:
+    """What is said of a site: its log probabilities and its scale."""
     values = log_prob_of({**site, "scale": None})
     scale = jnp.ones(()) if site["scale"] is None else site["scale"]
     scale = jnp.broadcast_to(scale, jnp.shape(values))

@@ -26,8 +26,6 @@ from numpyro_fwd.bridge.row_models import RowTerms
 from numpyro_fwd.bridge.traces import first_sites, is_latent, without_values
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
-__all__ = ["PartialModel", "on_all_rows", "view_partial", "with_trained"]
-
 
 class PartialModel(NamedTuple):
     """A model of which some sites are optimized and some are sampled.

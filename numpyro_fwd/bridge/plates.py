@@ -29,17 +29,6 @@ from numpyro_fwd.bridge.traces import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
-__all__ = [
-    "FullView",
-    "Plate",
-    "SubsamplePlates",
-    "as_array",
-    "check_model",
-    "first_rows",
-    "subsample_plates",
-    "traced_view",
-]
-
 # where the full view leaves the size of the minibatch
 SUBSAMPLE_SIZE = "subsample_size"
 

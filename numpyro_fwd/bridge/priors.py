@@ -22,19 +22,7 @@ from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
-__all__ = [
-    "check_latents",
-    "check_likelihoods",
-    "check_prior",
-    "constrain",
-    "draw_prior",
-    "split_logdensity",
-    "warn_of_ties",
-    "warn_without_likelihood",
-]
-
 UNWRAPPED = "_unwrapped"  # the end of the names that numpyro's CircularReparam gives
-MAX_TIES = 0.02  # of the prior draws, at one place: by as much its density and its draws disagree
 ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision has many equal ones
 
 
@@ -146,7 +134,8 @@ def warn_of_ties(z: SiteValues) -> None:
     if not all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z)):
         return
     ties = {name: float(share) for name, share in on_host(shares_of_ties(z)).items()}
-    bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if not share <= MAX_TIES]
+    # of the prior draws, at one place: by as much its density and its draws disagree
+    bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if not share <= 0.02]
     if bad and is_first_process():
         warnings.warn(
             f"prior draws are equal: {', '.join(bad)}. They are nearer to one another, or to "

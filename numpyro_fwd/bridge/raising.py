@@ -12,8 +12,6 @@ from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
-__all__ = ["REMEDY", "check_evaluated", "first_evaluated"]
-
 REMEDY = (
     "Let the call return NaN instead of raising, as diffrax.diffeqsolve(..., throw=False) returns "
     "numbers that are not finite: the log density is not finite either, and the point is rejected."

@@ -15,8 +15,6 @@ from numpyro.contrib import module as network_modules
 from numpyro_fwd.bridge.numpyro_private import Messenger, ParamShape
 from numpyro_fwd.types import Site
 
-__all__ = ["checked_priors", "sampled_layers", "with_sampled_layers", "without_sampled_layers"]
-
 CODE_OF_RANDOM_MODULES = {
     inspect.unwrap(getattr(network_modules, name)).__code__
     for name in network_modules.__all__

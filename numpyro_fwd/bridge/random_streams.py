@@ -14,8 +14,6 @@ import numpyro
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.types import Site
 
-__all__ = ["holds_streams_alone", "with_new_streams"]
-
 
 def is_stream(item: Any) -> bool:
     """Whether an entry of a module's state is a stream of random numbers."""

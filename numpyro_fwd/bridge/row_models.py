@@ -33,8 +33,6 @@ from numpyro_fwd.bridge.plates import (
 from numpyro_fwd.bridge.traces import TracedModel
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
-__all__ = ["RowModel", "RowTerms"]
-
 T = TypeVar("T")
 
 

@@ -38,8 +38,6 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
-__all__ = ["NoiseProgram", "Reading", "reason_of_model", "scaled_noise"]
-
 AS_ONE_NUMBER = CONVERTING | {"broadcast_in_dim", "reshape", "squeeze"}
 ARITHMETIC: dict[str, Callable[[Any, Any], Array]] = {
     "add": jnp.add,

@@ -52,15 +52,12 @@ from numpyro_fwd.bridge.traces import first_sites, is_latent
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
-__all__ = ["check_rows_apart", "checked_rows"]
-
 NUM = 32  # rows of a small minibatch
 MOST_ROWS = 4096  # rows that are read at once
 LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
 DIRECTIONS = 4  # in which latents change
 # of the latents: where they are large a density may overflow, and beside far covariates all are
 SIZES = (1.0, 1e-3, 1e-6)
-SOLVED = 1e-4  # of the distance between rows: solvers that stop together differ by less
 ROUNDED, DIGITS = 1e-3, 40.0  # of a value, and of what a change of last digits makes of it
 WAY_OUT = (
     "Compute what rows share from the data of all rows, before the plate or outside of the model "
@@ -439,7 +436,8 @@ def check_plate(
 def differ(values: np.ndarray, others: np.ndarray) -> bool:
     """Whether values of rows are not the same in the same program with other rows."""
     eps = float(np.finfo(values.dtype).eps)
-    allowed = SOLVED * spread(values) + 4.0 * eps * np.abs(values)
+    # of the distance between rows: solvers that stop together differ by less
+    allowed = 1e-4 * spread(values) + 4.0 * eps * np.abs(values)
     return not is_within(values, others, allowed)
 
 

@@ -33,17 +33,6 @@ from numpyro_fwd.bridge.raising import check_evaluated
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, sites_at, without_values
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
-__all__ = [
-    "MANY_SITES",
-    "check_finite",
-    "check_init_params",
-    "check_start",
-    "explaining",
-    "explaining_shapes",
-    "find_start",
-    "in_precision_of",
-]
-
 Position = Any
 VECTOR = "all coordinates"
 MANY_SITES = 12  # of a model, in whose program much may be alike

@@ -14,8 +14,6 @@ from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import identity
 from numpyro_fwd.bridge.row_models import RowModel, RowTerms
 
-__all__ = ["density_of_some", "share_of_some", "size_of_epoch", "stochastic_potential"]
-
 
 def stochastic_potential(
     model: RowModel,

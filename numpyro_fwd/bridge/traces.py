@@ -24,21 +24,6 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
-__all__ = [
-    "TracedModel",
-    "drawn_on_host",
-    "first_sites",
-    "has_observed",
-    "in_floats",
-    "is_latent",
-    "names_of_plates",
-    "prior_sites",
-    "sites_at",
-    "unwrapped",
-    "without_values",
-]
-
-
 RADIUS = 0.1
 
 

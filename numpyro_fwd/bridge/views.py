@@ -61,8 +61,6 @@ WAYS_OUT = {
     "LangevinSMC(model, algorithm=blackjax_ext.random_walk) need none.",
 }
 
-__all__ = ["View", "logdensity_of", "view_model", "view_potential"]
-
 Position = Any
 
 

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from numpyro_fwd.kernels.named import NamedKernel
 
-__all__ = ["AutoMALA"]
-
 
 class AutoMALA(NamedKernel):
     """MALA with a step size selected at each position, and persistent momentum; exact.

@@ -1,17 +1,12 @@
 """AMAGOLD as a NumPyro kernel."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.amagold import amagold
 from numpyro_fwd.kernels.minibatch import ControlVariate, MinibatchKernel, MinibatchOptions
 from numpyro_fwd.types import Model
-
-if TYPE_CHECKING:
-    from numpyro_fwd.kernels.subsampled_rows import Subsampled
-
-__all__ = ["AMAGOLD"]
 
 # acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
 # distance d, where d^2 exp(-c d) is greatest at exp(-2)
@@ -39,8 +34,7 @@ class AMAGOLD(MinibatchKernel):
         thousands); beyond, None.
     acceptance
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
-        reads a few; its options are those of :class:`numpyro_fwd.Subsampled`, which may be given
-        instead. It requires a likelihood that depends on the latents only through linear
+        reads a few. It requires a likelihood that depends on the latents only through linear
         predictors, and a distribution with bounded derivatives: one with a family in
         :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
         that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
@@ -77,23 +71,22 @@ class AMAGOLD(MinibatchKernel):
         model: Model | None = None,
         *,
         control_variate: ControlVariate | None = "second_order",
-        acceptance: "Literal['full', 'subsampled'] | Acceptance | Subsampled" = "full",
+        acceptance: Literal["full", "subsampled"] | Acceptance = "full",
         **options: Unpack[MinibatchOptions],
     ):
-        if moved := sorted({"anchor", "gradient"} & options.keys()):
-            raise TypeError(
-                f"{moved[0]} is an option of the subsampled test; give it by "
-                f"AMAGOLD(model, acceptance=numpyro_fwd.Subsampled({moved[0]}=...))."
+        name = acceptance if isinstance(acceptance, str) else None
+        if name not in ("full", "subsampled") and not isinstance(acceptance, Acceptance):
+            raise ValueError(
+                'acceptance must be "full", "subsampled", or an Acceptance of blackjax_ext; got '
+                f"{acceptance!r}."
             )
-        subsampled = None
-        if isinstance(acceptance, str) and acceptance == "full":
-            acceptance = FULL_PASS
-        elif not isinstance(acceptance, Acceptance):  # the one that stands on so much more
-            from numpyro_fwd.kernels.subsampled_rows import subsampled_of
-
-            subsampled = subsampled_of(acceptance, control_variate)
+        if name == "subsampled":
+            if not isinstance(control_variate, str) or control_variate != "second_order":
+                raise ValueError(
+                    "control_variate must be left out with the subsampled test, whose expansion is "
+                    f"of second order; got {control_variate!r}."
+                )
             self.best_accept_prob = SUBSAMPLED_ACCEPT_PROB
-            acceptance = FULL_PASS  # until there is an expansion
         if options.get("friction") is None:
             is_fresh = options.get("resample_momentum", True)
             options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25
@@ -101,7 +94,8 @@ class AMAGOLD(MinibatchKernel):
             model,
             amagold,
             control_variate=control_variate,
-            subsampled=subsampled,
-            acceptance=acceptance,
+            reads_few_rows=name == "subsampled",
+            # of the subsampled test there is one as soon as there is an expansion
+            acceptance=acceptance if name is None else FULL_PASS,
             **options,
         )

@@ -30,8 +30,6 @@ from numpyro_fwd.kernels.row_strategies import (
 )
 from numpyro_fwd.kernels.strategy import Run, Source, Start, evaluate, ravel_one, split_keys
 
-__all__ = ["AnchoredRows", "check_dimension", "is_known", "passes_of", "zeros_like"]
-
 MOST_EXPANDED = BUDGET.dimensions["reverse"]
 OTHERS = (
     "L2MC(model), which is exact and reads all rows; AMAGOLD(model, control_variate=None), which "

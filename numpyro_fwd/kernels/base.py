@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.centredness import Centredness
     from numpyro_fwd.kernels.coordinates import Effects
 
-__all__ = ["BlackJAXKernel"]
-
 
 class BlackJAXKernel(MCMCKernel):
     r"""Kernel for ``numpyro.infer.MCMC`` from a BlackJAX algorithm.

@@ -23,15 +23,6 @@ from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.metrics.structures import Blocks
 from blackjax_ext.types import LogDensity
 
-__all__ = [
-    "DenseMass",
-    "GivenMetric",
-    "check_metric_options",
-    "in_structure",
-    "initial_metric",
-    "is_covariance_cheap",
-]
-
 Block: TypeAlias = tuple[str, ...]
 DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]

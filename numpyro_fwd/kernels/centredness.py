@@ -9,8 +9,6 @@ from blackjax_ext.coordinates.laws import centred
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.state import KernelState
 
-__all__ = ["Centredness", "centredness_of", "reparam_config"]
-
 
 class Centredness(dict[str, Any]):
     """The centredness of each effect by its site: 1 for the effect itself, 0 for its noise.

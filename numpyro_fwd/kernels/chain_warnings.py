@@ -18,8 +18,6 @@ from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.kernels.notices import Notice, is_concrete
 from numpyro_fwd.kernels.same_data import check_data
 
-__all__ = ["forget", "noticing_chains", "of_hidden", "of_stuck", "of_the_warmup"]
-
 # kinds of notes that are not of chains that do not move
 HIDDEN, PLACES, AWAY, UNMIXED = -1, -2, -3, -4
 HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."

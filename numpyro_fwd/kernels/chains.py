@@ -29,8 +29,6 @@ from numpyro_fwd.kernels.strategy import Run, Start, ravel_one
 from numpyro_fwd.kernels.tuning import Tuning
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["first_state", "step_chains"]
-
 
 def first_state(
     run: Run,
@@ -80,7 +78,7 @@ def first_state(
         return found
 
     run.say("compiling the first state")
-    arguments = start.keys, start.x, start.metric, given, shared, tuning.step_size
+    arguments = start.keys, start.x, start.metric, given, shared, tuning.step_size * start.step_size
     state: KernelState = run(begun, *arguments)
     forget(cast(Notice, state.noticed))
     check_products(energies_around)

@@ -10,11 +10,8 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.cooled import missed_evidence, place_of
 
-__all__ = ["SHARE", "TEMPERATURES", "complaints_of_cooling", "drawn_from"]
-
 SHARE = 0.5  # of the conditional effective sample size that is left, since nothing is estimated
 TEMPERATURES = 30  # at most: a normal in 100 dimensions takes 15
-LEAST_MISSED, ERRORS_MISSED = 0.2, 3.0  # of the log evidence, in nats and in standard errors
 
 
 @jax.jit
@@ -39,7 +36,8 @@ def complaints_of_cooling(state: Any, share: Array, log_weights: Array) -> list[
     facts = share, log_weights, state.log_evidence[0], state.log_evidence_error[0]
     share, log_weights, log_evidence, error = on_host(facts)
     gain = missed_evidence(float(share), log_weights - log_evidence)
-    if gain <= max(LEAST_MISSED, ERRORS_MISSED * error):
+    # of the log evidence, in nats and in standard errors
+    if gain <= max(0.2, 3.0 * error):
         return []
     return [
         f"cooled past the posterior, particles fell into a place that {share:.0%} of the particles "

@@ -23,8 +23,6 @@ from numpyro_fwd.kernels.strategy import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["Effects"]
-
 
 class Effects(WholeDensity):
     """The effects of a model, and the strategy of steps in coordinates of them.

@@ -5,8 +5,6 @@ import inspect
 from blackjax_ext.top_level import section_entries
 from numpyro_fwd.kernels.options import KernelOptions, options_of
 
-__all__ = ["describe"]
-
 EXAMPLE = """
 Examples
 --------

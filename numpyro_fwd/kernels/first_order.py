@@ -4,8 +4,6 @@ from blackjax_ext.mcmc.mala import mala
 from blackjax_ext.mcmc.random_walk import random_walk
 from numpyro_fwd.kernels.named import NamedKernel
 
-__all__ = ["MALA", "RandomWalk"]
-
 
 class RandomWalk(NamedKernel):
     """Random-walk Metropolis, preconditioned: the reference.

@@ -6,8 +6,6 @@ from blackjax_ext.mcmc.pc_fmala import pc_fmala
 from blackjax_ext.mcmc.pc_line_fmala import pc_line_fmala
 from numpyro_fwd.kernels.named import NamedKernel
 
-__all__ = ["FMALA", "PCFMALA", "LineFMALA", "PCLineFMALA"]
-
 
 class FMALA(NamedKernel):
     """Forward-mode MALA (Cobb and Jha, Algorithm 1): no reverse pass.

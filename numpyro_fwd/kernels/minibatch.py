@@ -1,6 +1,6 @@
 """What kernels have in common that read models with subsample plates in minibatches."""
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import jax
 import optax
@@ -22,11 +22,6 @@ from numpyro_fwd.kernels.row_strategies import PlainRows, check_start_optimizer
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
 from numpyro_fwd.types import Args, Kwargs, Model
-
-if TYPE_CHECKING:
-    from numpyro_fwd.kernels.subsampled_rows import Subsampled
-
-__all__ = ["ControlVariate", "MinibatchKernel", "MinibatchOptions"]
 
 ControlVariate = Literal["second_order"]
 
@@ -93,7 +88,7 @@ class MinibatchKernel(BlackJAXKernel):
         algorithm: Any,
         *,
         control_variate: ControlVariate | None = None,
-        subsampled: "Subsampled | None" = None,
+        reads_few_rows: bool = False,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -124,11 +119,11 @@ class MinibatchKernel(BlackJAXKernel):
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
-        self._reads_few_rows = subsampled is not None
-        if subsampled is not None:
+        self._reads_few_rows = reads_few_rows
+        if reads_few_rows:  # what stands on so much more
             from numpyro_fwd.kernels.subsampled_rows import SubsampledRows
 
-            strategy = SubsampledRows(subsampled)
+            strategy = SubsampledRows()
         elif is_anchored:
             from numpyro_fwd.kernels.anchored_rows import AnchoredRows
 

@@ -9,8 +9,6 @@ from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions, inherited
 from numpyro_fwd.types import Model
 
-__all__ = ["NamedKernel"]
-
 SHARED = {
     "model": "\n    NumPyro model.",
     "learn_coordinates": (

@@ -22,10 +22,7 @@ from jax import Array
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["NOTHING", "Notice", "is_concrete", "is_said"]
-
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
-MOST_EVENTS = 2**28
 
 
 @jax.tree_util.register_pytree_node_class
@@ -95,7 +92,7 @@ def is_ours(events: Any) -> bool:
     if not is_concrete(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
     numbers = np.asarray(events)
-    return bool(np.all((numbers >= NOTHING) & (numbers < NOTHING + MOST_EVENTS)))
+    return bool(np.all((numbers >= NOTHING) & (numbers < NOTHING + 2**28)))
 
 
 def is_concrete(x: Any) -> bool:

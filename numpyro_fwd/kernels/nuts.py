@@ -17,8 +17,6 @@ from numpyro_fwd.kernels.recording import Recording, of_trajectory
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["AutoNUTS"]
-
 
 class AutoNUTS(BlackJAXKernel):
     """NUTS for hierarchies as they are written, in coordinates that follow the scale of effects.

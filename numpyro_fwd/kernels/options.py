@@ -10,15 +10,6 @@ from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 
-__all__ = [
-    "AS_IT_IS_DONE",
-    "INSTEAD",
-    "KernelOptions",
-    "check_options",
-    "full_signature",
-    "options_of",
-]
-
 # arguments of numpyro.infer.NUTS and HMC that ask for what is always done
 AS_IT_IS_DONE = {
     **dict.fromkeys(("kinetic_fn", "num_steps", "trajectory_length")),

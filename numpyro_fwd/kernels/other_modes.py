@@ -32,8 +32,6 @@ from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.row_strategies import rows_of
 from numpyro_fwd.kernels.strategy import Run, ravel_one
 
-__all__ = ["Modes", "Passes", "Place", "look_elsewhere", "place_of", "warn_of_modes"]
-
 SEVERAL_MODES_ADVICE = (
     "Kernels whose chains start apart, such as MALA, AutoMALA or numpyro.infer.NUTS, show by R-hat "
     "whether they mix, and LangevinSMC weighs the places. If you mean one of them, constrain the "

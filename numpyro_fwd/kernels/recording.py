@@ -9,8 +9,6 @@ from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function
 
-__all__ = ["Recorded", "Recording", "of_rows", "of_trajectory"]
-
 
 class Recorded(NamedTuple):
     """State of an algorithm, with facts of the step that led there; both by their names.

@@ -25,14 +25,6 @@ from numpyro_fwd.kernels.recording import Recording, of_rows
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, follow_path
 
-__all__ = [
-    "PlainRows",
-    "check_start_optimizer",
-    "counting",
-    "density_in_chunks",
-    "rows_of",
-]
-
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
 RATE = 1e-3  # of Adam, the default of most of its users
 

@@ -19,8 +19,6 @@ from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.meshes import is_local
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Say", "check_arguments_of_loop", "silent", "status_line"]
-
 Say = Callable[[str], None]
 TICK = 0.5  # seconds between two looks at the clock
 

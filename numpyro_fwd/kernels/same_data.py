@@ -14,8 +14,6 @@ from numpyro_fwd.kernels.notices import Notice, is_concrete
 from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["InPlace", "check_data", "compared", "noticing_data"]
-
 OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "

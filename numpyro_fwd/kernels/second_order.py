@@ -15,14 +15,9 @@ from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.named import NamedKernel
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
-
 # in whitened coordinates a normal posterior has curvature 1: a lesser floor makes steps longer than
 # the posterior where curvature is negative, and needs several times the evaluations (docs/results)
 WHITENED_FLOOR = 1.0
-LATE_PROBABILITY = 0.05
-DECAY = 7.0
-PERIOD = 7
 
 
 METRIC = {"metric_fn": metrics.absolute_hessian(WHITENED_FLOOR)}
@@ -149,7 +144,7 @@ class ALSMMALA(ScheduledKernel):
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
     ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
-        decay = schedules.exponential(DECAY, LATE_PROBABILITY, 1)
+        decay = schedules.exponential(7.0, 0.05, 1)
         schedule = self._options["schedule"] or (lambda i: decay(i / jnp.maximum(num_warmup, 1)))
         run_length = self._options["run_length"]
         refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, run_length)
@@ -186,6 +181,6 @@ class AMSMMALA(ScheduledKernel):
     ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
-        schedule = self._options["schedule"] or schedules.modulo(PERIOD)
+        schedule = self._options["schedule"] or schedules.modulo(7)
         refresh = amsmmala.is_scheduled(rng_key, i, schedule)
         return {"refresh": refresh, "follow": self._follows(i, num_warmup)}

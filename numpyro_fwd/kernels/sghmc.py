@@ -8,8 +8,6 @@ from blackjax_ext.sgmcmc.sghmc import sghmc
 from numpyro_fwd.kernels.minibatch import ControlVariate, MinibatchKernel, MinibatchOptions
 from numpyro_fwd.types import Model
 
-__all__ = ["L2MC", "SGHMC"]
-
 
 class L2MC(MinibatchKernel):
     """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch counterpart.

@@ -56,11 +56,8 @@ from numpyro_fwd.kernels.smc_state import (
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
-
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
-MAX_CHANGE = 0.5
 # by the derivatives that a model has
 MOVES = {
     "forward": "no reverse mode, which this algorithm needs: give algorithm=blackjax_ext.fmala, or "
@@ -69,9 +66,6 @@ MOVES = {
     "leave algorithm out, or give blackjax_ext.mala.",
     "none": "no derivatives, which this algorithm needs: give algorithm=blackjax_ext.random_walk.",
 }
-# particles below MANY_PARTICLES, between which the default of tempering_ess changes
-FEW_PARTICLES = 200
-SHARE_OF_MANY = 0.9
 
 
 class Climb(NamedTuple):
@@ -127,8 +121,6 @@ class LangevinSMC(MCMCKernel):
     l_kernel
         None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for unadjusted
         ones, weighted by that backward kernel.
-    num_integration_steps
-        Leapfrog steps of an unadjusted move, 1 by default, or of an `algorithm` that takes them.
     algorithm
         Metropolis kernel to move with: ``blackjax_ext.mala``, ``blackjax_ext.hp_mala``,
         ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala``, whose step size adapts to the
@@ -142,7 +134,7 @@ class LangevinSMC(MCMCKernel):
     max_temperatures
         Maximum number of temperatures; the last one is 1 even if the weights become very uneven.
     parameters
-        Further keywords of `algorithm`.
+        Further keywords of `algorithm`; of unadjusted moves `num_integration_steps`, 1 by default.
 
     Raises
     ------
@@ -206,7 +198,6 @@ class LangevinSMC(MCMCKernel):
         num_moves: int = 3,
         num_clusters: int = 8,
         l_kernel: str | Function | None = None,
-        num_integration_steps: int | None = None,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
         tempering_ess: float | None = None,
@@ -222,7 +213,8 @@ class LangevinSMC(MCMCKernel):
                 "draws of the prior, and their covariance is the metric. Give step_size, "
                 "num_moves, or num_integration_steps with algorithm=blackjax.hmc."
             )
-        if l_kernel is not None and (algorithm is not None or parameters):
+        rest = parameters.keys() - {"num_integration_steps"}
+        if l_kernel is not None and (algorithm is not None or rest):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
@@ -236,11 +228,10 @@ class LangevinSMC(MCMCKernel):
             # a step that suits each particle's place: with one for all, a narrow mode dies out
             algorithm = auto_mala
         self._is_adjusted = l_kernel is None
-        if num_integration_steps is not None:
-            check_count("num_integration_steps", num_integration_steps)
-            parameters["num_integration_steps"] = num_integration_steps
+        if len(rest) < len(parameters):
+            check_count("num_integration_steps", parameters["num_integration_steps"])
         self._move: Any = (
-            metropolis(algorithm, parameters)
+            moves.Metropolis(algorithm, **parameters)
             if l_kernel is None
             else moves.Unadjusted(l_kernel=l_kernel, **parameters)
         )
@@ -311,7 +302,9 @@ class LangevinSMC(MCMCKernel):
             keys = jax.random.split(key_anneal)
             with explaining_derivatives(self._model, model_args, model_kwargs, z):
                 program = partial(run_with, split, anneal)
-                state, loglikelihood = program(*keys, z, self._climb(num))
+                share = self._tempering_ess or share_to_keep(num)
+                climb = Climb.of(0.0, 1.0, share, self._step_size, self._max_temperatures)
+                state, loglikelihood = program(*keys, z, climb)
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         warn_of_annealing(
@@ -388,12 +381,6 @@ class LangevinSMC(MCMCKernel):
         )
         return state, first.local.loglikelihood
 
-    def _climb(self, num_particles: int) -> Climb:
-        """From the prior to the posterior."""
-        share = self._tempering_ess
-        share = share_to_keep(num_particles) if share is None else share
-        return Climb.of(0.0, 1.0, share, self._step_size, self._max_temperatures)
-
     def _missed(self, program: Function, keys: Array, state: LangevinSMCKernelState) -> list[str]:
         """A sentence on mass that particles find when they are cooled, if it is missing.
 
@@ -426,7 +413,7 @@ class LangevinSMC(MCMCKernel):
 
     def _adapted(self, step_size: Array, info: LangevinSMCInfo) -> Array:
         """The step size after a step that adapts it, if any does."""
-        change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -MAX_CHANGE)
+        change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -0.5)
         return step_size * jnp.exp(change) if self._adapt_step_size else step_size
 
     def sample(
@@ -462,11 +449,11 @@ def share_to_keep(num_particles: int) -> float:
     """Share of the conditional effective sample size that a temperature leaves by default.
 
     A temperature that leaves the share s adds about (1 / s - 1) / N to the variance of the log
-    evidence. With fewer particles than many that is the variance with many; with still fewer than
-    a few it grows again, lest ten particles take thousands of temperatures.
+    evidence. With fewer particles than many, for which s is 0.9, that is the variance with many;
+    below 200 it grows again, lest ten particles take thousands of temperatures.
     """
-    part = min(max(num_particles, FEW_PARTICLES), MANY_PARTICLES) / MANY_PARTICLES
-    return 1.0 / (1.0 + part * (1.0 / SHARE_OF_MANY - 1.0))
+    part = min(max(num_particles, 200), MANY_PARTICLES) / MANY_PARTICLES
+    return 1.0 / (1.0 + part * (1.0 / 0.9 - 1.0))
 
 
 def density_of(model: Model, model_args: Args, model_kwargs: Kwargs) -> LogDensity:
@@ -497,17 +484,6 @@ def explaining_derivatives(
         if mode not in MOVES:
             raise
         raise ValueError(f"model has {MOVES[mode]}") from error
-
-
-def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
-    """The Metropolis move of `algorithm`; ValueError for leapfrog steps that it does not take."""
-    name = "num_integration_steps"
-    if name in parameters and name not in moves.parameters_of(algorithm):
-        raise ValueError(
-            f"{name} is for unadjusted moves and for algorithms that make leapfrog steps: "
-            f"give an l_kernel or such an algorithm; got {parameters[name]}."
-        )
-    return moves.Metropolis(algorithm, **parameters)
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

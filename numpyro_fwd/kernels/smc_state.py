@@ -15,18 +15,8 @@ from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.kernels.notices import Notice
 
-__all__ = [
-    *("MANY_PARTICLES", "OF_ANNEALING", "LangevinSMCKernelState"),
-    *("described", "warn_of_annealing"),
-]
-
 MANY_PARTICLES = 1_000
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
-LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of
-MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
-MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
-MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
-MAX_DENSITY_ROUNDING = 0.5  # of a log density: its difference then says nothing
 # fields of a state that steps after the annealing leave as they are
 OF_ANNEALING = "schedule", "mixed_ancestors", "num_temperatures", "is_forced", "num_warmup"
 
@@ -162,24 +152,28 @@ def warn_of_annealing(
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
         )
-    if not least_ess >= LOW_ESS * size:
+    # of the particles: an effective sample size below it is warned of
+    if not least_ess >= 0.1 * size:
         sentences.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
-    if not ancestors >= MIN_ANCESTORS:
+    # descendants of one draw of the prior do not know how far runs differ
+    if not ancestors >= 1.5:
         sentences.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
         )
-    elif size < MIN_PARTICLES:
+    # so few do not know it either: with five two runs in five are two errors off
+    elif size < 20:
         sentences.append(
             f"{size} particles cannot tell how far runs differ, so that log_evidence_error is too "
             "small: take more particles."
         )
     if np.isnan(log_evidence):
         sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
-    if is_adjusted and not sentences and not ancestors >= MIXED_SHARE * mixed:
+    # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
+    if is_adjusted and not sentences and not ancestors >= 0.5 * mixed:
         other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
         sentences.append(
             f"the {size} particles descend from {ancestors:.0f} draws of the prior, and would from "
@@ -197,5 +191,6 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     loglikelihood = inner.local.loglikelihood
     finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
     heat = inner.temperature * jnp.median(jnp.abs(finite))
-    is_smooth = heat * jnp.finfo(heat.dtype).eps <= MAX_DENSITY_ROUNDING
+    # of a log density: its difference then says nothing
+    is_smooth = heat * jnp.finfo(heat.dtype).eps <= 0.5
     return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)

@@ -9,8 +9,6 @@ from blackjax_ext.checks import check_share
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.smc import LangevinSMC
 
-__all__ = ["PopulationSummary", "smc_summary"]
-
 WIDTH = 10
 
 

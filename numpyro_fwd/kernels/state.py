@@ -19,19 +19,6 @@ from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.kernels.chain_warnings import noticing_chains, of_hidden, of_stuck
 from numpyro_fwd.kernels.notices import Notice
 
-__all__ = [
-    "KernelState",
-    "after_step",
-    "as_chains",
-    "first_position",
-    "made_anew",
-    "make_state",
-    "of_one",
-    "split_each",
-    "with_chains",
-    "with_types_of",
-]
-
 
 class KernelState(NamedTuple):
     """State of a chain, or of vectorized chains with a leading axis.
@@ -122,6 +109,11 @@ class KernelState(NamedTuple):
     def tree_depth(self) -> Array:
         """How often the last trajectory was doubled, of kernels whose states keep it."""
         return self.inner.tree_depth
+
+    @property
+    def num_solves(self) -> Array:
+        """Evaluations of marked functions by a chain with an emulator: one in each step."""
+        return self.i + jnp.ones_like(self.shared.report.num_rounds)
 
     @property
     def potential_energy(self) -> Array:

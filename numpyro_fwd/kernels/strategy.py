@@ -30,17 +30,6 @@ from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = [
-    "Motionless",
-    "Run",
-    "Source",
-    "Start",
-    "Strategy",
-    "WholeDensity",
-    "evaluate",
-    "split_keys",
-]
-
 
 class Source(NamedTuple):
     """Source of a density.
@@ -161,6 +150,8 @@ class Start(NamedTuple):
         Keys that are left.
     is_structured
         Whether `metric` keeps its own structure, whatever ``dense_mass`` asks for.
+    step_size
+        Factor of the step size that is given.
     """
 
     x: Array
@@ -168,6 +159,7 @@ class Start(NamedTuple):
     is_whitened: bool
     keys: Keys
     is_structured: bool = False
+    step_size: Array | float = 1.0
 
 
 class Strategy(Protocol):

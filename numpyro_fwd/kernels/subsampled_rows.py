@@ -1,10 +1,9 @@
 """Acceptance from a few rows, drawn by bounds of what an expansion at an anchor leaves of them."""
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,24 +33,15 @@ from numpyro_fwd.kernels.other_modes import look_elsewhere, place_of, warn_of_mo
 from numpyro_fwd.kernels.row_strategies import counting, rows_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_keys
-from numpyro_fwd.subsampling.anchors import MODE, check_anchor, position_of_anchor
 from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups, grouped_predictor_of
 from numpyro_fwd.subsampling.predictors import (
     expanded,
     linear_predictor_of,
     read_by_program,
-    single_plate,
 )
 from numpyro_fwd.table_file import TableFile
 
-__all__ = ["Subsampled", "SubsampledRows", "subsampled_of"]
-
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too
-MANY_ROWS = 1000  # rows of a test that are few, whatever the share of all rows
-OFF_ANCHOR = (
-    "anchor must be a place where the rows can be expanded and the posterior is curved like a "
-    "normal density, such as the mean of draws: "
-)
 NO_FORWARD_MODE_OF_ROWS = (
     'acceptance="subsampled" reads a model in forward mode, and this one has gradients alone (a '
     "custom_vjp, as an ODE solver has); AMAGOLD(model), which reads all rows, L2MC(model), and "
@@ -62,98 +52,22 @@ CHAINS_START_TOGETHER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subsampled:
-    """The exact test that reads a few rows: ``AMAGOLD(model, acceptance=Subsampled(...))``.
-
-    With these defaults it is what the name "subsampled" stands for.
-
-    Parameters
-    ----------
-    anchor
-        Where the rows are expanded: "mode" of the posterior (with the scales of groups at their own
-        most likely values), or a dict with a value for each latent site, in its support, such as
-        the mean of the draws of a short run. The sampler is exact with any anchor, since it is
-        fixed before the first step; tests read more rows if it is far from the draws. Values of
-        deterministic sites are ignored.
-    gradient
-        What trajectories follow: "expansion", which reads no rows, or "minibatch", which corrects
-        it by B rows and had fewer effective draws per second wherever it was measured
-        (``docs/algorithms/subsampled.md``). Both are exact. Where rows say little (ten of them, one
-        event among a thousand) the tails are heavier than those of the expansion, whose
-        trajectories rarely go there: draws may lack them, with R-hat near one. A warning says so;
-        "minibatch" or another kernel helps. Models with groups always use the expansion.
-
-    Examples
-    --------
-    >>> from numpyro_fwd import Subsampled
-    >>> test = Subsampled(anchor={"mean": 2.0}, gradient="minibatch")
-    """
-
-    anchor: Literal["mode"] | Mapping[str, Any] = MODE
-    gradient: Literal["expansion", "minibatch"] = "expansion"
-
-    def __post_init__(self) -> None:
-        check_anchor(self.anchor)
-        if not isinstance(self.anchor, str):  # what is done to the user's dict changes no run
-            object.__setattr__(self, "anchor", dict(self.anchor))
-        if not isinstance(self.gradient, str) or self.gradient not in ("expansion", "minibatch"):
-            raise ValueError(f'gradient must be "expansion" or "minibatch"; got {self.gradient!r}.')
-
-
-def subsampled_of(acceptance: Any, control_variate: Any) -> Subsampled:
-    """Options of the subsampled test."""
-    is_named = isinstance(acceptance, str) and acceptance == "subsampled"
-    if not is_named and not isinstance(acceptance, Subsampled):
-        raise ValueError(
-            'acceptance must be "full", "subsampled", a Subsampled, or an Acceptance of '
-            f"blackjax_ext; got {acceptance!r}."
-        )
-    if not isinstance(control_variate, str) or control_variate != "second_order":
-        raise ValueError(
-            "control_variate must be left out with the subsampled test, whose expansion is of "
-            f"second order; got {control_variate!r}."
-        )
-    return Subsampled() if is_named else acceptance
-
-
 class SubsampledRows:
-    """Rows that see the latents through linear predictors, expanded at the mode with bounds.
-
-    Parameters
-    ----------
-    options
-        Its anchor, and what trajectories follow.
-    """
-
-    def __init__(self, options: Subsampled):
-        self.options = options
+    """Rows that see the latents through linear predictors, expanded at the mode with bounds."""
 
     def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
-        """The expansion of the rows at the anchor: all that grows with N."""
+        """The expansion of the rows at the mode: all that grows with N."""
         if not is_known(z):
             with evaluating(run.source.arguments):
                 return self.prepare(run, zeros_like(z))
         if run.source.view.differentiation != "reverse":
             raise ValueError(NO_FORWARD_MODE_OF_ROWS)
-        found = self._found(run, z)
-        if isinstance(found, Expansion) and self.options.gradient == "expansion":
+        found = self._expanded(run, z, jax.tree.map(lambda leaf: on_host(leaf)[0], z))
+        if run.is_searching and isinstance(found, Expansion):
+            found = self._best(run, z, found)
+        if isinstance(found, Expansion):
             self._look_at_tails(run, found)
         return found
-
-    def _found(self, run: Run, z: Any) -> Expansion | GroupedModel:
-        """The expansion at the mode, or at the place that is given."""
-        if isinstance(self.options.anchor, str):
-            first = jax.tree.map(lambda leaf: on_host(leaf)[0], z)
-            found = self._expanded(run, z, first, find_mode=True)
-            if run.is_searching and isinstance(found, Expansion):
-                return self._best(run, z, found)
-            return found
-        first = position_of_anchor(run.source.model, *run.source.arguments, self.options.anchor)
-        try:
-            return self._expanded(run, z, first, find_mode=False)
-        except ValueError as error:
-            raise ValueError(OFF_ANCHOR + str(error)) from error
 
     def _best(self, run: Run, z: Any, found: Expansion) -> Expansion | GroupedModel:
         """The expansion at the best mode that is found, with a warning if others matter."""
@@ -165,24 +79,22 @@ class SubsampledRows:
         if best.stationary is None:
             return found
         there = jax.tree.map(np.asarray, ravel_one(z)(jnp.asarray(best.x)))
-        return self._expanded(run, z, there, find_mode=True)
+        return self._expanded(run, z, there)
 
-    def _expanded(
-        self, run: Run, z: Any, first: Any, *, find_mode: bool
-    ) -> Expansion | GroupedModel:
-        """The expansion near a position, or at it."""
+    def _expanded(self, run: Run, z: Any, first: Any) -> Expansion | GroupedModel:
+        """The expansion at the mode near a position."""
         rows, say = rows_of(run.source), run.say
         if isinstance(first, dict):
             run.say("looking for groups of rows")
-            found = expanded_groups(rows, first, say=say, find_mode=find_mode)
+            found = expanded_groups(rows, first, say=say)
             if found is not None:
                 return found
         check_dimension(z)
         is_large = num_rows_on_disk(run.source.arguments) >= LARGE_TABLE
-        if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
+        if is_large:  # the same for chains in sequence, whose tables must be alike
             first = jax.tree.map(jnp.zeros_like, first)
         options = {"place": TableFile} if is_large else {}
-        return expanded(rows, first, say=say, find_mode=find_mode, **options)
+        return expanded(rows, first, say=say, **options)
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:
         """Draws from the normal approximation at the mode.
@@ -235,10 +147,8 @@ class SubsampledRows:
         if isinstance(shared, GroupedModel):
             parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
             return counting(Algorithm(group_sweeps, parameters), expansion)
-        is_minibatch = self.options.gradient == "minibatch"
-        batch_size = single_plate(rows.sites).batch_size if is_minibatch else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
-        return counting(algorithm, expanded_minibatch(expansion, batch_size))
+        return counting(algorithm, expanded_minibatch(expansion, batch_size=0))
 
 
 def expansion_of(rows: RowModel, shared: Expansion | GroupedModel) -> Expansion:
@@ -276,7 +186,8 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
     if not not_jax_tracer(expected):
         return
     num_expected = float(on_host(expected))  # a collective: in every process
-    if num_expected <= max(num_rows / 2, MANY_ROWS) or not is_first_process():
+    # rows of a test that are few, whatever the share of all rows
+    if num_expected <= max(num_rows / 2, 1000) or not is_first_process():
         return
     why = "the posterior is not close to normal for its number of rows"
     if sites := loose():
@@ -299,7 +210,7 @@ def warn_if_light(gap: Array) -> None:
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
         "posterior has heavier tails: four standard deviations from the mode its log density is "
         f"{nats:.1f} above that of the expansion. Draws may miss a tail without a "
-        'sign of it in R-hat. Give acceptance=Subsampled(gradient="minibatch") or "full", or take '
-        "numpyro.infer.NUTS on the model without subsample_size.",
+        'sign of it in R-hat. Give acceptance="full", or take numpyro.infer.NUTS on the model '
+        "without subsample_size.",
         stacklevel=2,
     )

@@ -17,8 +17,6 @@ from numpyro_fwd.kernels.blocks import (
     is_covariance_cheap,
 )
 
-__all__ = ["Tuning"]
-
 
 class Tuning(NamedTuple):
     """Step size and metric of a kernel: where they begin, and how they are adapted.

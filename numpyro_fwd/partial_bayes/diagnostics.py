@@ -11,14 +11,7 @@ from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc.sampler import ravel
 from numpyro_fwd.partial_bayes.training import Result
 
-__all__ = ["Softening", "has_no_weights", "wander", "warn_of"]
-
-LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
-LATE_SHARE, MIN_LATE = 0.1, 10  # of the steps, whose median loss is held against the first one
 MAX_WANDER = 1.0  # of the particles' own sds: they then claim less than half of their squared error
-MIN_STEPS = 50  # the powers of fewer are those of the way to the posterior
-MAX_OVER_MEDIAN = 25.0  # the square of a normal exceeds its median by more once in a thousand
-MAX_RISE = 1.0  # of the loss per observed value: by then nothing is left of what was learnt
 
 
 def has_no_weights(result: Result) -> bool:
@@ -67,7 +60,8 @@ def collapsed(result: Result, num_particles: int) -> str:
     """Message if the effective sample size shows copies of a few particles, else ""."""
     # copies of one particle have equal weights: the least size tells, not the last
     ess = float(jnp.nanmin(result.ess))
-    if ess >= LOW_SHARE * num_particles:
+    # of the particles: an effective sample size below it is warned of
+    if ess >= 0.1 * num_particles:
         return ""
     return (
         f"the effective sample size fell to {ess:.1f} of {num_particles} particles: all later "
@@ -78,7 +72,8 @@ def collapsed(result: Result, num_particles: int) -> str:
 
 def wandered(result: Result, softening: Softening) -> str:
     """Message if the powers of the weights show particles that follow the batches, else ""."""
-    if softening.weight_ess == 0 or len(result.weight_power) < MIN_STEPS:
+    # the powers of fewer are those of the way to the posterior
+    if softening.weight_ess == 0 or len(result.weight_power) < 50:
         return ""
     off = wander(result, softening)
     if off <= MAX_WANDER:
@@ -109,7 +104,8 @@ def wander(result: Result, softening: Softening) -> float:
     power = late(result.weight_power)
     squares = power**-2.0
     # a step at which particles were lost says nothing of the others
-    squares = np.minimum(squares, MAX_OVER_MEDIAN * np.median(squares))
+    # the square of a normal exceeds its median by more once in a thousand
+    squares = np.minimum(squares, 25.0 * np.median(squares))
     spread = -np.log(softening.weight_ess) * np.mean(squares)
     inner = result.state.inner
     flat = ravel(inner.position)[0]
@@ -152,7 +148,9 @@ def diverged(result: Result, num_values: float) -> str:
             f"the training diverged: at step {where[0]} of {losses.size} no particle had a finite "
             f"density{kept}; {advice}"
         )
-    late = float(np.median(losses[-max(int(LATE_SHARE * losses.size), MIN_LATE) :]))
-    if not late - losses[0] <= MAX_RISE * num_values + abs(losses[0]):
+    # of the steps, whose median loss is held against the first one
+    late = float(np.median(losses[-max(int(0.1 * losses.size), 10) :]))
+    # a rise of the loss by one per observed value: by then nothing is left of what was learnt
+    if not late - losses[0] <= num_values + abs(losses[0]):
         return f"the training diverged: the loss rose from {losses[0]:.4g} to {late:.4g}; {advice}"
     return ""

@@ -48,11 +48,6 @@ from numpyro_fwd.partial_bayes.training import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
-__all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
-
-LONGEST_STEP = 0.03  # of those that are chosen by the number of observed values
-NUM_ASKED = 4  # particles that are asked whether a row has a density
-
 
 class GOHSMC:
     r"""Guided open-horizon sequential Monte Carlo (Algorithm 3 of the paper on partial networks).
@@ -297,7 +292,8 @@ class GOHSMC:
 
         Rows that are not numbers are so for every particle: a few are asked.
         """
-        few = jax.tree.map(lambda leaf: leaf[:NUM_ASKED], position)
+        # particles that are asked whether a row has a density
+        few = jax.tree.map(lambda leaf: leaf[:4], position)
         check_rows(partial(self._view().observed_fn, params, few), args, kwargs)
 
     def _raise_lost(self, state: TrainingState, args: Args, kwargs: Kwargs) -> None:
@@ -361,7 +357,8 @@ class GOHSMC:
     def _step_size(self, i: Array) -> Array | float:
         """Step size of the update that follows `i` of them."""
         if self.step_size is None:
-            return min(max(self._view().num_values, 1.0) ** -0.5, LONGEST_STEP)
+            # the longest of those that are chosen by the number of observed values
+            return min(max(self._view().num_values, 1.0) ** -0.5, 0.03)
         return self.step_size(i) if callable(self.step_size) else self.step_size
 
     def _potential_fn(self, args: Args, kwargs: Kwargs) -> Function:

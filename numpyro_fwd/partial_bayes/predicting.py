@@ -21,9 +21,6 @@ from numpyro_fwd.bridge.random_streams import with_new_streams
 from numpyro_fwd.partial_bayes.training import Result
 from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
-__all__ = ["Prediction", "in_batches", "latents_of", "trained_model"]
-
-
 Values: TypeAlias = Array | np.ndarray  # of jax while it is computed, of numpy in the end
 
 

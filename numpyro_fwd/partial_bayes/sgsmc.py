@@ -24,8 +24,6 @@ from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
 from numpyro_fwd.partial_bayes.training import TrainingState
 from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
-__all__ = ["SGSMC"]
-
 
 class SGSMC(GOHSMC):
     """Stochastic-gradient sequential Monte Carlo: on every batch a sampler starts from the prior.

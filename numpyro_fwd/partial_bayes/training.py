@@ -17,22 +17,6 @@ from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 from numpyro_fwd.types import Kwargs, SiteValues
 
-__all__ = [
-    "Best",
-    "Program",
-    "Result",
-    "TrainingState",
-    "check_resumable",
-    "first_state",
-    "loss_by",
-    "loss_on",
-    "result_of",
-    "split_validation",
-    "train",
-]
-
-NUM_REPORTS = 20
-
 
 class Best(NamedTuple):
     """Unconstrained parameters, particles and weights with the least validation loss, and it.
@@ -233,7 +217,7 @@ def train(
     progress_bar
         Whether to show one.
     """
-    size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
+    size = max(num_steps // 20, 1) if progress_bar else num_steps
     size = size if loss_fn is None else validate_every
     history, validation_losses = [], []
     with tqdm(total=num_steps, disable=not progress_bar) as bar:

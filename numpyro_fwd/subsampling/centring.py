@@ -48,13 +48,10 @@ from numpyro_fwd.bridge.traces import first_sites, sites_at, unwrapped
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
 from numpyro_fwd.types import Model, Site
 
-__all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
-
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")
 FAR_POINT = 2.0**40
 NUM_PLACES = 12
-AFFINE_ROUNDING = 1e-4  # of an outcome that is affine
 
 
 def outcome_of(noise: str) -> str | None:
@@ -171,9 +168,8 @@ def are_affine(points: Array, outcomes: ArrayLike) -> bool:
     shift, scale = outcomes[0], outcomes[1] - outcomes[0]
     expected = shift + scale * np.asarray(points, np.float64)
     size = np.abs(shift) + np.abs(scale * points)
-    return bool(
-        np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= AFFINE_ROUNDING * size)
-    )
+    # of an outcome that is affine
+    return bool(np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= 1e-4 * size))
 
 
 def noise_sites(model: RowModel) -> tuple[str, ...]:

@@ -25,8 +25,6 @@ from blackjax_ext.primitives import INLINED, LINEAR_IN_FIRST, PRODUCTS, SIGNED, 
 from blackjax_ext.subsampling.families.densities import MOST, check_readable, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
 
-__all__ = ["FactorProgram", "parted"]
-
 MOST_KNOWN = 64  # numbers that a row's factor takes beside its predictors
 KNOWN, AFFINE, OTHER = 0, 1, 2
 KEEPS_AFFINE = STRUCTURAL | SIGNED | {"add_any", "reduce_sum"}

@@ -25,6 +25,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.tree_util import Partial
 
+from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
@@ -51,12 +52,8 @@ from numpyro_fwd.subsampling.predictors import (
 )
 from numpyro_fwd.types import SiteValues
 
-__all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]
-
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
-PRIOR_ROUNDING = 1e-5  # of a term of the prior
-SECOND_STEP = 10.0  # how much longer every second step is that looks for jumps of the prior
 TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 
 
@@ -137,13 +134,10 @@ def expanded_groups(
     z: SiteValues,
     *,
     say: Callable[[str], None],
-    max_shared: int = 512,
-    find_mode: bool = True,
 ) -> GroupedModel | None:
     """The rows of a full view expanded by groups, without its data; None where it has no groups.
 
-    With `find_mode` False at `z` itself. Nor are there any where more than `max_shared` coordinates
-    would not belong to them.
+    Nor are there any where more coordinates would not belong to them than a Hessian is taken in.
 
     Raises
     ------
@@ -159,12 +153,12 @@ def expanded_groups(
         if found is None:
             return None
         layout, level = found
-        if layout.grouping.size > max_shared:
+        if layout.grouping.size > BUDGET.dimensions["reverse"]:
             return None
         predictor = grouped_predictor_of(model, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
         try:
-            expansion = expand_groups(predictor, z, find_mode=find_mode, say=say)
+            expansion = expand_groups(predictor, z, say=say)
             return GroupedModel(expansion.without_data(), layout)
         except ValueError:
             # scales of single groups among what is shared are held while the mode is looked for
@@ -309,7 +303,7 @@ def halves_of(num_levels: int) -> list[np.ndarray]:
 
 def has_moved(here: Array, there: Array, slope: Array) -> Array:
     """Whether a term changes on a step, by its slope or, as where it jumps, by its value."""
-    rounding = PRIOR_ROUNDING * (1.0 + jnp.abs(here))
+    rounding = 1e-5 * (1.0 + jnp.abs(here))  # of a term of the prior
     is_same = (here == there) | (jnp.abs(there - here) <= rounding)
     return (slope != 0) | ~(is_same | (jnp.isnan(here) & jnp.isnan(there)))
 
@@ -345,7 +339,8 @@ def axes_of_prior(
             {name: rng.normal(size=leaf.shape).astype(leaf.dtype) for name, leaf in z.items()}
             for _ in range(2)
         )
-        step = SECOND_STEP ** (i % 2)
+        # how much longer every second step is that looks for jumps of the prior
+        step = 10.0 ** (i % 2)
         noise = {name: (leaf * step).astype(leaf.dtype) for name, leaf in noise.items()}
         looks = [changed(values, around, noise, half) for around in (point, z)]
         for name in looks[0]:

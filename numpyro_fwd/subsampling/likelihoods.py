@@ -18,8 +18,6 @@ from blackjax_ext.subsampling.families import (
 )
 from blackjax_ext.subsampling.families.kind import Kind
 
-__all__ = ["READINGS", "REFUSED", "Reading", "find_reading"]
-
 
 @dataclass(frozen=True)
 class Reading:

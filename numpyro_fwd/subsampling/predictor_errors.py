@@ -17,10 +17,7 @@ from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import has_changed
 from blackjax_ext.types import Function
 
-__all__ = ["WITHOUT_LIMIT", "explain_predictors", "is_bent"]
-
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
-NUM_CHECKED = 1000
 
 
 def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> None:
@@ -31,7 +28,7 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
     """
     check_known(posterior, names, z)
     check_densities(posterior, names, z)
-    indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
+    indices = jnp.arange(min(1000, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = step_from(z)
     read = compiled_soon(lambda posterior, x: posterior.read(unravel(x), indices)[0])

@@ -49,14 +49,6 @@ from numpyro_fwd.subsampling.predictor_errors import WITHOUT_LIMIT, explain_pred
 from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 from numpyro_fwd.types import Site, Sites
 
-__all__ = [
-    "expanded",
-    "explaining_predictors",
-    "linear_predictor_of",
-    "read_by_program",
-    "single_plate",
-]
-
 
 def linear_predictor_of(model: RowModel, z: Any) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
@@ -334,10 +326,9 @@ def expanded(
     z: Any,
     *,
     say: Callable[[str], None],
-    find_mode: bool = True,
     **options: Any,
 ) -> Expansion:
-    """The rows of a full view expanded at the mode near `z`, or at `z` itself, without its data.
+    """The rows of a full view expanded at the mode near `z`, without its data.
 
     `say` is told what is being done. The `options` are those of
     :func:`blackjax_ext.potentials.expand`.
@@ -350,8 +341,7 @@ def expanded(
     """
 
     def attempt(posterior):
-        expansion = expand(posterior, z, find_mode=find_mode, say=say, **options)
-        return expansion.without_data()
+        return expand(posterior, z, say=say, **options).without_data()
 
     return explaining_predictors(model, z, attempt)
 

@@ -32,8 +32,6 @@ from numpyro_fwd.bridge.traces import unwrapped
 from numpyro_fwd.subsampling.likelihoods import Reading
 from numpyro_fwd.subsampling.tails import TAILS, Tails, between, tails_of_cdf
 
-__all__ = ["smooth_reading"]
-
 # where the density of an example is compared
 RESPONSES = (0.0, 0.4, 1.0, 2.0, -1.3)
 ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)

@@ -24,8 +24,6 @@ from jax.scipy.special import log_ndtr
 from blackjax_ext.subsampling.taylor.functions import HALF_LOG_2PI
 from blackjax_ext.types import Function
 
-__all__ = ["TAILS", "Tails", "between", "log_of_rest", "tails_of_cdf"]
-
 
 class Tails(NamedTuple):
     """Logarithms of a density and of the probabilities on either side of a value.

@@ -13,7 +13,7 @@ from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import MCMC
 
 from benchmarks.harness import hierarchies, peer_run
-from benchmarks.harness.runs import least_ess
+from benchmarks.harness.diagnostics import least_ess
 from benchmarks.peers_from_papers import interleaved, langevin, mile, zig_zag
 from benchmarks.peers_from_papers import scalable_subsampling as scalable
 from benchmarks.peers_from_papers.auto_step import auto_step, paths

@@ -19,7 +19,8 @@ from blackjax_ext.coordinates.laws import (
     Pseudo,
     walk,
 )
-from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
+from blackjax_ext.coordinates.learning import Frame
+from blackjax_ext.coordinates.partial import LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
 from tests.laws import laws
 

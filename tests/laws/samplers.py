@@ -91,6 +91,13 @@ def information(position):
     return jnp.diag(1.0 + x**2) + 0.4 * jnp.outer(x, x)
 
 
+def wide(position):
+    """A normal emulator that is right for no target: any density of which the position is exact."""
+    return -0.25 * jnp.sum(ravel_pytree(position)[0] ** 2)
+
+
+EMULATOR = {"emulator_fn": wide, "walk_probability": 0.2}
+EMULATOR |= {"num_trajectories": 2, "num_integration_steps": 3}
 FISHER = {"metric_fn": metrics.fisher(information)}
 SOFTABS = {"metric_fn": metrics.softabs_hessian(2.0)}
 DIAGONAL = {"metric_fn": metrics.diagonal_hessian(0.3)}
@@ -102,6 +109,10 @@ CASES = {
     "random_walk": Case("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
     "random_walk_dense": Case(
         "random_walk", {}, steps(0.66, 0.53, 0.77, 0.67), dense=True, costs=(1, 0)
+    ),
+    "emulated": Case("emulated", EMULATOR, steps(0.4, 0.25, 0.25, 0.4), costs=(1, 0)),
+    "emulated_dense": Case(
+        "emulated", EMULATOR, steps(0.3, 0.25, 0.25, 0.3), dense=True, costs=(1, 0)
     ),
     "mala": Case("mala", {}, steps(1.2, 0.89, 1.1, None)),
     "mala_dense": Case("mala", {}, steps(1.1, 0.87, 1.5, None), dense=True),

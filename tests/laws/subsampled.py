@@ -466,5 +466,5 @@ def energy_is_kept(num_rows: int = 1_000_000) -> None:
     eta = wide @ theta.T
     loss = np.logaddexp(0, eta) - y[:, None] * eta
     exact = np.sum(loss[:, 1] - loss[:, 0]) + 0.5 * (theta[1] @ theta[1] - theta[0] @ theta[0])
-    assert expanded.gradient.dtype == jnp.float32
+    assert expanded.arrow.shared.dtype == jnp.float32
     assert abs(found - exact) < 0.01, f"precision: off by {abs(found - exact):.2g}"

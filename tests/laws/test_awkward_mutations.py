@@ -81,8 +81,10 @@ def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
 def surrogate_by_position(expanded, x):
     """The quadratic form in the coordinates of the position."""
     (d,) = row_tests.steps_to(expanded, x)
-    quadratic = 0.5 * d @ (expanded.hessian @ d)
-    return expanded.gradient @ d + quadratic - expanded.posterior.logprior(x)
+    inverse, arrow = expanded.frame.root_inverse, expanded.arrow
+    hessian = inverse.T @ arrow.of_shared @ inverse
+    slope = (arrow.shared @ inverse) @ d
+    return slope + 0.5 * d @ (hessian @ d) - expanded.posterior.logprior(x)
 
 
 class Mutation(NamedTuple):

@@ -14,6 +14,7 @@ from blackjax_ext import metrics
 from blackjax_ext.mcmc import (
     auto_mala,
     auto_step,
+    emulated,
     fmala,
     langevin,
     pc_line_fmala,
@@ -267,6 +268,21 @@ def gain_without_momentum(start, end):
     return end.logdensity - start.logdensity
 
 
+def upside_down(end, start):
+    """The ratio of the emulator is that of the way back."""
+    return start - end
+
+
+def emulator_left_out(end, start):
+    """Trajectories on the emulator are accepted as if their proposal were symmetric."""
+    return jnp.zeros_like(end - start)
+
+
+def another_emulator(end, start):
+    """The emulator was fitted anew after the trajectories: its log density is a tenth higher."""
+    return 1.1 * (end - start)
+
+
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
@@ -301,6 +317,7 @@ class Mutation(NamedTuple):
 RATIO = partial(Mutation, langevin, "log_ratio")
 ACCEPT = partial(Mutation, langevin, "accept")
 INCREMENT = partial(Mutation, langevin, "increment")
+EMULATOR = partial(Mutation, emulated, "emulator_ratio")
 DRAW = partial(Mutation, tangents, "draw")
 AUTO = partial(Mutation, auto_step)
 ABSOLUTE = partial(Mutation, pc_line_fmala, "absolute")
@@ -308,6 +325,10 @@ frame = reductions.FULL_FRAMES
 
 MUTATIONS = {
     "accept_deleted_mala": ACCEPT(accept_everything, invariant("mala", "log_gamma")),
+    "accept_deleted_emulated": ACCEPT(accept_everything, invariant("emulated", "log_gamma")),
+    "emulator_upside_down": EMULATOR(upside_down, invariant("emulated", "log_gamma")),
+    "emulator_left_out": EMULATOR(emulator_left_out, invariant("emulated", "log_gamma")),
+    "emulator_changed": EMULATOR(another_emulator, invariant("emulated", "normal")),
     "accept_deleted_fmala": ACCEPT(accept_everything, invariant("fmala", "log_gamma")),
     "accept_deleted_line": ACCEPT(accept_everything, invariant("line", "normal")),
     "accept_deleted_pc_line": ACCEPT(accept_everything, invariant("pc_line", "loop")),

@@ -18,7 +18,6 @@ from blackjax_ext.subsampling.families.locations import (
     gumbel,
     logistic,
     normal,
-    smoothed_laplace,
     student_t,
 )
 from blackjax_ext.subsampling.families.logits import (
@@ -50,7 +49,6 @@ __all__ = [
     "ordered_logistic",
     "poisson",
     "smooth",
-    "smoothed_laplace",
     "student_t",
     "weibull",
     "zero_inflated_poisson",

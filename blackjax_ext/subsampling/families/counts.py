@@ -20,8 +20,6 @@ from blackjax_ext.subsampling.families.logits import (
 from blackjax_ext.subsampling.families.positive import excess
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise
 
-__all__ = ["negative_binomial_2", "poisson", "zero_inflated_poisson"]
-
 
 def poisson() -> Family:
     r"""Counts with mean :math:`\lambda = e^\eta`: :math:`\phi = \lambda - y \eta`.

@@ -30,8 +30,6 @@ from blackjax_ext.subsampling.taylor.jets import Box, Jet
 from blackjax_ext.subsampling.taylor.reader import derivatives_over
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["box_of", "check_readable", "order_for", "sizes_of", "smooth", "smooth_kind"]
-
 # most predictors that a density may have
 MOST = 4
 

@@ -11,8 +11,6 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval, Operand, around, magnitude
 
-__all__ = ["Ball", "Family", "Kind", "Number", "family", "symmetric"]
-
 Number: TypeAlias = Array | float
 
 

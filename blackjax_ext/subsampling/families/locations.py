@@ -1,4 +1,4 @@
-r"""Families of a location and a scale: normal, lognormal, Student's t, logistic, smoothed Laplace.
+r"""Families of a location and a scale: normal, lognormal, Student's t, logistic.
 
 With :math:`z = (y - \mu) e^{-\tau}` and :math:`\phi = \tau + f(z)`, a derivative by
 :math:`\mu` is :math:`-e^{-\tau} \partial_z` and one by :math:`\tau` turns :math:`h(z)` into
@@ -27,8 +27,6 @@ from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_thi
 from blackjax_ext.subsampling.families.logits import bend, bend_of_bend, skew, softplus
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
 from blackjax_ext.types import Function
-
-__all__ = ["gumbel", "logistic", "normal", "smoothed_laplace", "student_t"]
 
 
 def log_of(name: str, value: Any) -> Any:
@@ -282,41 +280,4 @@ STUDENT_T = Kind(
     lambda theta, y: (0.5 * jnp.exp(0.5 * theta[2] + theta[1]), 0.5, 0.5),
     lambda theta: (jnp.exp(theta[1]), 1.0, 1.0),
     rounding=lambda theta: (0.0, 1.0, 1.0),
-)
-
-
-def smoothed_laplace(scale: Any, width: Any) -> Family:
-    r"""Laplace's density with its kink rounded off: :math:`\phi = \sqrt{\delta^2 + e^2} / s`.
-
-    Here :math:`e = y - \eta`, and `width` is :math:`\delta`.
-
-    *Bounds.* With :math:`x = e/\delta`, in units of :math:`\delta`,
-    :math:`|\phi'''| = \frac\delta s 3 |x| (1+x^2)^{-5/2}`, greatest at :math:`x = \frac12`, because
-    its derivative has the sign of :math:`1 - 4x^2`.
-    """
-    check_positive("scale", scale)
-    check_positive("width", width)
-    return Family(SMOOTHED_LAPLACE, {"scale": scale, "width": width})
-
-
-def smoothed_laplace_sizes(
-    order: int, balls: tuple[Ball, ...], y: Array, scale: Array, width: Array
-) -> Array:
-    """Bounds of the derivatives of its loss."""
-    x = (y - balls[0].interval) * (1 / width)
-    derivative = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
-    return jnp.reshape(magnitude(derivative) * (width / scale), (1,) * order)
-
-
-SMOOTHED_LAPLACE = Kind(
-    "smoothed_laplace",
-    ("loc",),
-    # the change from the value at e = 0, without its rounding
-    lambda theta, y, scale, width: (
-        jnp.square(y - theta[0]) / (scale * (width + jnp.sqrt(width**2 + jnp.square(y - theta[0]))))
-    ),
-    smoothed_laplace_sizes,
-    lambda theta, y, scale, width: (0.5 * width,),
-    lambda theta, scale, width: (width,),
-    free=("loc",),
 )

@@ -35,14 +35,6 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval
 
-__all__ = [
-    "half_step",
-    "half_step_third",
-    "stirling_derivatives",
-    "stirling_excess",
-]
-
-LARGE_ARGUMENT = 10.0
 SHIFT = 10  # steps up to where the series serves
 
 
@@ -54,7 +46,7 @@ def series(x: Array) -> Array:
 
 def split(x: Array) -> tuple[Array, Array, Array]:
     """Whether x is large, x where it is not, and x or x + 10, for which the series serves."""
-    is_large = x > LARGE_ARGUMENT
+    is_large = x > 10.0
     small = jnp.where(is_large, 1.0, x)
     return is_large, small, jnp.where(is_large, x, small + SHIFT)
 

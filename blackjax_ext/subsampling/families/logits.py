@@ -27,20 +27,6 @@ from blackjax_ext.subsampling.intervals import (
     square,
 )
 
-__all__ = [
-    "bend",
-    "bend_of_bend",
-    "bernoulli",
-    "binomial",
-    "categorical",
-    "negative_binomial",
-    "ordered_kind",
-    "ordered_logistic",
-    "skew",
-    "slope",
-    "softplus",
-]
-
 # greatest value of s (1 - s) (1 - 2 s), and where it is
 SKEWNESS = 1.0 / (6.0 * np.sqrt(3.0))
 STEEPEST = float(np.log(2.0 + np.sqrt(3.0)))

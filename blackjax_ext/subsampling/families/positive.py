@@ -17,8 +17,6 @@ from blackjax_ext.subsampling.intervals import (
     piecewise,
 )
 
-__all__ = ["exponential", "gamma", "weibull"]
-
 
 def gamma(concentration: Any = None) -> Family:
     r"""Gamma with mean :math:`e^\eta` and shape :math:`\alpha = e^c`.

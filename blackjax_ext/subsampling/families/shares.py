@@ -12,8 +12,6 @@ from blackjax_ext.subsampling.families.log_gamma import stirling_derivatives, st
 from blackjax_ext.subsampling.families.logits import bend, skew, slope, softplus
 from blackjax_ext.subsampling.intervals import exp, piecewise
 
-__all__ = ["beta"]
-
 
 def beta(concentration: Any = None) -> Family:
     r"""Beta with mean :math:`m = 1/(1+e^{-\eta})` and precision :math:`a + b = e^c`.

@@ -18,8 +18,6 @@ from blackjax_ext.subsampling.intervals import Interval
 from blackjax_ext.subsampling.taylor.functions import rising_, softplus_
 from blackjax_ext.subsampling.taylor.jets import Box, Jet
 
-__all__ = ["beta_binomial"]
-
 
 def beta_binomial(total_count: Any, concentration: Any = None) -> Family:
     r"""Successes among n trials, the probability of each response of a beta distribution.

@@ -41,31 +41,9 @@ from jax.scipy.special import digamma, gammaln, log_ndtr, zeta
 
 from blackjax_ext.subsampling.intervals import Interval, around_all, outward, piecewise, points
 
-__all__ = [
-    "digamma_",
-    "erf_",
-    "exp_",
-    "expm1_",
-    "lgamma_",
-    "log1p_",
-    "log_",
-    "log_ndtr_",
-    "logistic_",
-    "power_",
-    "reciprocal_",
-    "rising_",
-    "rsqrt_",
-    "softplus_",
-    "sqrt_",
-    "tanh_",
-]
-
 Coefficients = list[Interval]
-# where the log-gamma function turns
-GAMMA_TURN = 1.4616321449683622
 # what values of it and of its derivatives may lack, in eps of their terms: twice what was found
 GAMMA_ROUNDING, ZETA_ROUNDING = 20.0, 12.0
-LOG1P_ROUNDING = 200.0  # in double precision
 FAR_ARGUMENT = 1e4
 HALF_LOG_2PI = 0.9189385332046727
 
@@ -371,7 +349,8 @@ def digamma_(x: Interval, order: int) -> Coefficients:
 
 def lgamma_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of the log-gamma function, for positive x."""
-    values = bounds_with_slack(lgamma_value, x, [GAMMA_TURN])
+    # where the log-gamma function turns
+    values = bounds_with_slack(lgamma_value, x, [1.4616321449683622])
     return where_known(x.low > 0, integrated(values, digamma_(x, order - 1) if order else []))
 
 
@@ -384,7 +363,7 @@ def log1p_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of ``log(1 + x)``."""
     values = piecewise(jnp.log1p, x)
     if x.low.dtype == jnp.float64:  # XLA's lose two digits near -0.4
-        slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
+        slack = 200.0 * jnp.finfo(jnp.float64).eps  # in double precision
         off_low, off_high = slack * jnp.abs(values.low), slack * jnp.abs(values.high)
         values = Interval(values.low - off_low, values.high + off_high)
     one = outward(1.0 + x.low, 1.0 + x.high)

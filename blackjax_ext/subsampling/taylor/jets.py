@@ -48,8 +48,6 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval, around, outward
 
-__all__ = ["Box", "Jet", "Table", "index_table", "with_axes"]
-
 HIGHEST = jax.lax.Precision.HIGHEST
 
 

@@ -36,8 +36,6 @@ from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
 from blackjax_ext.types import Function
 
-__all__ = ["UnreadableError", "derivatives_over"]
-
 
 class UnreadableError(ValueError):
     """A program has an operation of which no bounds are known here."""

@@ -23,28 +23,28 @@ def watched(rates, num_steps=100, moved=None):
     moved = rates > 0.01 if moved is None else jnp.asarray(moved)
 
     def step(i, state):
-        return windows.update_moments(windows.watch(state, rates, moved), x + 1e-5 * i)
+        return windows.update_moments(windows.update_motion(state, rates, moved), x + 1e-5 * i)
 
     return jax.jit(lambda state: jax.lax.fori_loop(0, num_steps, step, state))(state)
 
 
 def test_one_chain_cannot_hide_in_the_mean():
     rates = jnp.array([0.0, 0.75, 0.75, 0.75])
-    assert windows.pull(watched(rates), rates, TARGET) < 0.8 * TARGET
+    assert windows.rate_to_adapt_to(watched(rates), rates, TARGET) < 0.8 * TARGET
 
 
 @pytest.mark.parametrize("rates", [[0.5, 0.6, 0.55, 0.65], [0.9, 0.2], [1.0], [0.0], [0.01, 0.02]])
 def test_where_chains_agree_the_step_size_answers_to_the_mean(rates):
     """Or where steps are too long for all: then there is nothing to hide."""
     rates = jnp.array(rates)
-    found = windows.pull(watched(rates), rates, TARGET)
+    found = windows.rate_to_adapt_to(watched(rates), rates, TARGET)
     assert found == rates.mean()
 
 
 @pytest.mark.long
 def test_a_chain_is_behind_only_after_many_steps():
     rates = jnp.array([0.0, 0.75])
-    assert windows.pull(watched(rates, 20), rates, TARGET) == rates.mean()
+    assert windows.rate_to_adapt_to(watched(rates, 20), rates, TARGET) == rates.mean()
 
 
 @pytest.mark.long
@@ -150,7 +150,7 @@ def test_chains_disagree_where_their_means_differ(far, apart, disagree):
     state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), jnp.zeros((4, 2)), num_steps=500)
 
     def step(i, state):
-        state = windows.watch(state, jnp.full(4, 0.6), jnp.full(4, True))
+        state = windows.update_motion(state, jnp.full(4, 0.6), jnp.full(4, True))
         return windows.update_moments(state, place + noise[i])
 
     state = jax.jit(lambda state: jax.lax.fori_loop(0, 100, step, state))(state)

@@ -222,5 +222,5 @@ def test_composition_is_the_product_of_roots(outer, inner):
 
 def test_a_cap_holds_for_the_step_size_and_its_average():
     state = windows.init(jnp.array([3.0]), Diagonal(jnp.ones(2)), jnp.ones((1, 2)), num_steps=9)
-    capped = windows.cap(state, 0.5)
+    capped = windows.limit_step_size(state, 0.5)
     assert capped.step_size == 0.5 and capped.averaging.log_x_avg <= np.log(0.5) + 1e-6

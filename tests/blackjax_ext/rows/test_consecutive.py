@@ -1,8 +1,5 @@
 """Consecutive rows are read by slices, and read right."""
 
-from functools import partial
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +8,6 @@ import numpyro.distributions as dist
 import pytest
 
 from blackjax_ext.equations import equations_in
-from blackjax_ext.rows import consecutive
 from blackjax_ext.rows.consecutive import at_chunk, at_consecutive
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
@@ -105,136 +101,6 @@ def test_one_row_is_repeated():
         return jax.lax.gather(X, jax.lax.broadcast_in_dim(rows, (5, 1), (0,)), numbers, (1, 3))
 
     np.testing.assert_array_equal(at_consecutive(read, 3, 1, N), X[jnp.full(5, 3)])
-
-
-def without_parameter(name):
-    """A JAX whose gathers do not have a parameter of that name."""
-
-    def change(gather):
-        return gather.replace(params={k: v for k, v in gather.params.items() if k != name})
-
-    return change
-
-
-def with_another_parameter(gather):
-    """A JAX whose gathers have a parameter more, which may change what they mean."""
-    return gather.replace(params=gather.params | {"is_backwards": True})
-
-
-class Without:
-    """A program that lacks an attribute."""
-
-    def __init__(self, name, jaxpr):
-        self._name, self._jaxpr = name, jaxpr
-
-    def __getattr__(self, name):
-        if name == self._name:
-            raise AttributeError(name)
-        return getattr(self._jaxpr, name)
-
-
-def with_programs(change, monkeypatch):
-    """Give every program that is read another form."""
-    make_jaxpr = jax.make_jaxpr
-
-    def make(function, **arguments):
-        def trace(*inputs):
-            closed, shape = make_jaxpr(function, **arguments)(*inputs)
-            return SimpleNamespace(jaxpr=change(closed.jaxpr), consts=closed.consts), shape
-
-        return trace
-
-    monkeypatch.setattr(jax, "make_jaxpr", make)
-
-
-def with_gathers(change, monkeypatch):
-    """Give the gathers of every program that is read another form."""
-
-    def change_all(jaxpr):
-        equations = [
-            change(equation) if equation.primitive.name == "gather" else equation
-            for equation in jaxpr.eqns
-        ]
-        return jaxpr.replace(eqns=equations)
-
-    with_programs(change_all, monkeypatch)
-
-
-def without_return_shape(monkeypatch):
-    """A JAX whose make_jaxpr has lost an argument."""
-    make_jaxpr = jax.make_jaxpr
-    monkeypatch.setattr(jax, "make_jaxpr", lambda function: make_jaxpr(function))
-
-
-# name: what an error says, and what makes JAX like that
-OTHER_RELEASES = {
-    "no equations": ("eqns", lambda patch: with_programs(partial(Without, "eqns"), patch)),
-    "no constvars": (
-        "constvars",
-        lambda patch: with_programs(partial(Without, "constvars"), patch),
-    ),
-    "no shapes of the results": ("return_shape", without_return_shape),
-    "no numbers of a gather": (
-        "dimension_numbers",
-        lambda patch: with_gathers(without_parameter("dimension_numbers"), patch),
-    ),
-    "no sizes of a gather": (
-        "slice_sizes",
-        lambda patch: with_gathers(without_parameter("slice_sizes"), patch),
-    ),
-}
-
-
-def pytree(rows):
-    return {"x": X[rows], "sum": (jnp.sum(X[rows] @ jnp.ones(3)), rows)}
-
-
-@pytest.mark.parametrize("name", OTHER_RELEASES)
-@pytest.mark.parametrize("is_traced", [False, True])
-def test_what_cannot_be_read_is_evaluated_as_it_is(name, is_traced, monkeypatch):
-    expected = pytree(FIRST + jnp.arange(LENGTH))
-    message, change = OTHER_RELEASES[name]
-    change(monkeypatch)
-    with pytest.raises((AttributeError, KeyError, TypeError), match=message):
-        consecutive.with_slices(pytree, FIRST + jnp.arange(LENGTH), FIRST, N, 1)
-    read = lambda first: at_consecutive(pytree, first, LENGTH, N)  # noqa: E731
-    found = (jax.jit(read) if is_traced else read)(FIRST)
-    monkeypatch.undo()
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_an_unknown_gather_stays_as_it_is(monkeypatch):
-    """It is not a slice of the rows, whatever it is, and so not read as one."""
-    with_gathers(with_another_parameter, monkeypatch)
-    asked = []
-    slice_of = jax.lax.dynamic_slice_in_dim
-    monkeypatch.setattr(
-        jax.lax, "dynamic_slice_in_dim", lambda *args: asked.append(args) or slice_of(*args)
-    )
-    found = at_consecutive(lambda rows: X[rows], FIRST, LENGTH, N)
-    np.testing.assert_array_equal(found, X[FIRST : FIRST + LENGTH])
-    assert not asked
-
-
-class OwnError(Exception):
-    """One that jax does not raise."""
-
-
-@pytest.mark.parametrize("error", [OwnError, AttributeError, ImportError, KeyError, ValueError])
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_errors_of_the_function_are_its_own(error, is_broken, monkeypatch):
-    """Whether or not the program could be read, and at the first call."""
-    calls = []
-
-    def fail(rows):
-        calls.append(rows)
-        raise error("no row 7")
-
-    if is_broken:
-        without_return_shape(monkeypatch)
-    with pytest.raises(error, match="no row 7") as caught:
-        at_consecutive(fail, FIRST, LENGTH, N)
-    assert caught.value.args == ("no row 7",) and len(calls) == 1
 
 
 @pytest.mark.parametrize("name", ["table", "column", "integers", "one by one", "pytree"])

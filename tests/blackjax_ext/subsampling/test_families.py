@@ -82,10 +82,6 @@ def beta_binomial(t):
     return scipy.stats.betabinom(20, exp(t[1]) * expit(t[0]), exp(t[1]) * expit(-t[0]))
 
 
-def laplace(y, t):
-    return -np.sqrt(0.49 + (y - t[0]) ** 2) / 1.3
-
-
 LAWS = {
     "bernoulli": (families.bernoulli(), lambda t: scipy.stats.bernoulli(expit(t[0])), 1.05),
     "binomial": (families.binomial(7.0), lambda t: scipy.stats.binom(7, expit(t[0])), 1.05),
@@ -132,12 +128,6 @@ CASES = {
     ),
     "ordered_logistic": Case(
         families.ordered_logistic(4), ordered_logpmf, lambda u, t: float(int(4 * u)), 3.0
-    ),
-    "smoothed_laplace": Case(
-        families.smoothed_laplace(1.3, 0.7),
-        laplace,
-        lambda u, t: float(t[0] + scipy.stats.cauchy.ppf(u)),
-        1.1,
     ),
 }
 SIZES = {name: len(case.family.kind.free) for name, case in CASES.items()}

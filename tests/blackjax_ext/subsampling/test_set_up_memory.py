@@ -93,6 +93,6 @@ def test_a_table_by_blocks_is_that_of_all_at_once(monkeypatch):
 
 def probabilities_of(weights, part):
     """Probabilities of a table, some of them at a time."""
-    table = alias_table.build(weights)
+    table = alias_table.columns(weights)
     parts = alias_table.blocks(weights.size, part)
     return np.concatenate([alias_table.realized(*table, each) for each in parts])

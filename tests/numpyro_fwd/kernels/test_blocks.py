@@ -61,7 +61,7 @@ def test_a_window_ends_in_the_covariances_of_the_blocks():
         state = windows.init(jnp.ones(1), metric, draws[0], num_steps=len(draws))
 
         def add(state, x):
-            state = windows.watch(state, jnp.ones(1), jnp.ones(1, bool))
+            state = windows.update_motion(state, jnp.ones(1), jnp.ones(1, bool))
             return windows.update_moments(state, x), None
 
         state, _ = jax.lax.scan(add, state, draws[1:])

@@ -367,7 +367,7 @@ def with_param():
         (lambda: run(LangevinSMC(with_param)), "param site 'scale'"),
         (lambda: run(LangevinSMC(with_mutable)), "mutable site 'count'"),
         (lambda: run(LangevinSMC(with_minibatches), Y), "plate 'rows' subsamples 2 of 4 rows"),
-        (lambda: LangevinSMC(model, num_integration_steps=3), "give an l_kernel"),
+        (lambda: LangevinSMC(model, l_kernel="reversed", num_integration_steps=0), "at least 1"),
         (lambda: LangevinSMC(model, step_size=0.0), "step_size must be positive"),
         (lambda: LangevinSMC(model, num_moves=0), "num_moves must be at least 1"),
         (lambda: LangevinSMC(model, l_kernel="best"), "l_kernel must be one of"),

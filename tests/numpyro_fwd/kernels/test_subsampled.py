@@ -1,6 +1,5 @@
 """AMAGOLD with the subsampled test on NumPyro models: the posterior, the predictors, bad input."""
 
-import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,7 @@ from numpyro.infer.util import log_density, potential_energy
 from blackjax_ext import potentials
 from blackjax_ext.subsampling import remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
-from numpyro_fwd import AMAGOLD, Subsampled
+from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.kernels.subsampled_rows import SubsampledRows
@@ -119,14 +118,6 @@ def test_samples_the_posterior(subsampled):
     assert 0 < fields["inner.num_rows"].mean() < 5
 
 
-@pytest.mark.long
-@pytest.mark.statistical
-def test_minibatches_may_correct_the_trajectories():
-    test = Subsampled(gradient="minibatch")
-    mcmc = run(AMAGOLD(coin, acceptance=test, num_integration_steps=3), Y)
-    assert pvalue(mcmc) > 1e-4
-
-
 def reads_while_moving(kernel):
     """Whether a step's program has the gather of a minibatch in each step of a trajectory."""
     state = kernel.init(jax.random.key(0), 10, None, (Y,), {})
@@ -137,7 +128,7 @@ def reads_while_moving(kernel):
 @pytest.mark.long
 def test_the_expansion_alone_drives_trajectories():
     assert not reads_while_moving(AMAGOLD(coin, acceptance="subsampled"))
-    assert reads_while_moving(AMAGOLD(coin, acceptance=Subsampled(gradient="minibatch")))
+    assert reads_while_moving(AMAGOLD(coin))
 
 
 @pytest.mark.long
@@ -571,13 +562,7 @@ def test_wrong_arguments_raise():
         for wrong in ({"control_variate": order}, {"acceptance": "full", "control_variate": order}):
             with pytest.raises(ValueError, match=r"control_variate must be .*; got "):
                 AMAGOLD(coin, **({"acceptance": "subsampled"} | wrong))
-    for order in (None, "first_order"):
-        with pytest.raises(ValueError, match=r"control_variate must be left out"):
-            AMAGOLD(coin, acceptance=Subsampled(), control_variate=order)
-    for gradient in ("rows", None, True, np.array(["minibatch", "rows"])):
-        with pytest.raises(ValueError, match=r"gradient must be .*; got "):
-            Subsampled(gradient=gradient)
-    for acceptance in (Subsampled, ["full"], None):
+    for acceptance in (AMAGOLD, ["full"], np.array(["full", "subsampled"]), None):
         with pytest.raises(ValueError, match=r"acceptance must be .*; got "):
             AMAGOLD(coin, acceptance=acceptance)
     with pytest.raises(ValueError, match=r"init_params.* must be finite"):
@@ -618,7 +603,7 @@ def test_too_few_rows_for_their_coefficients_warn():
         kernel.init(jax.random.key(0), 10, None, wide_data(6_000, 100), {})
 
 
-# anchors that the user gives
+# anchors
 
 CENTRE = float(scipy.special.logit(POSTERIOR.median()))
 SD = float(np.sqrt(sum(1 / np.asarray(POSTERIOR.args))))
@@ -643,20 +628,6 @@ def from_exact_starts(y=Y, num_chains=2_500, num_samples=8, **options):
     ends = np.asarray(mcmc.get_samples(group_by_chain=True)["odds"])[:, -1]
     law = scipy.stats.kstest(scipy.special.expit(ends), posterior.cdf)
     return law.pvalue, np.mean(ends != starts), float(mcmc.get_extra_fields()[ROWS].mean())
-
-
-@pytest.mark.long
-@pytest.mark.statistical
-def test_any_anchor_is_exact_and_far_ones_read_more_rows():
-    found = [
-        from_exact_starts(acceptance=Subsampled(anchor=anchor))
-        for anchor in ("mode", *({"odds": CENTRE + off * SD} for off in (1.0, 3.0, 6.0)))
-    ]
-    for p, moved, _ in found:
-        assert p > 1e-3 and moved > 0.9
-    num_rows = [rows for *_, rows in found]
-    assert num_rows == sorted(num_rows)
-    assert num_rows[0] < 0.1 and num_rows[2] > 10 and num_rows[3] > 0.9 * NUM_ROWS
 
 
 FEW = np.repeat([1, 0], [3, 27])  # of a skewed posterior
@@ -697,92 +668,3 @@ def test_an_anchor_that_moves_is_found(monkeypatch):
     with monkeypatch.context() as planted:  # not in what other seeds run after it
         planted.setattr(SubsampledRows, "target", target_that_moves)
         assert from_exact_starts(FEW, 6_000, step_size=0.6)[0] < 1e-6
-
-
-@pytest.mark.long
-def test_the_anchor_is_that_which_was_given_and_stays():
-    kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE + SD}))
-    made = kernel.init(jax.random.key(0), 10, None, (Y,), {})
-    np.testing.assert_allclose(made.shared.position["odds"], CENTRE + SD, rtol=1e-6)
-    new = kernel.sample(made, (Y,), {})
-    for old, kept in zip(*map(jax.tree.leaves, (made.shared, new.shared)), strict=True):
-        assert np.array_equal(old, kept)
-
-
-LEVELS = {
-    "spread": 0.8,
-    "effect": np.zeros(4),
-    "slope": np.zeros(2),
-    "logits": np.zeros((2, 3)),
-}
-
-
-@pytest.mark.first
-@pytest.mark.parametrize(
-    ("anchor", "error", "message"),
-    [
-        (LEVELS | {"spread": -1.0}, ValueError, r"anchor\['spread'\] must lie in the support"),
-        (LEVELS | {"spread": 0.0}, ValueError, r"anchor\['spread'\] must lie in the support"),
-        (LEVELS | {"slope": np.zeros(3)}, ValueError, r"anchor\['slope'\] must have the shape"),
-        (LEVELS | {"slope": [np.nan, 0.0]}, ValueError, r"anchor\['slope'\] must be finite"),
-        (LEVELS | {"slop": 0.0}, ValueError, r"missing \[\], unknown \['slop'\]"),
-        ({"slope": np.zeros(2)}, ValueError, r"missing \['effect', 'logits', 'spread'\]"),
-        ("mean", TypeError, 'anchor must be "mode", or a dict'),
-        (None, TypeError, 'anchor must be "mode", or a dict'),
-        ({1: 0.0}, TypeError, 'anchor must be "mode", or a dict'),
-        (LEVELS | {"slope": "x"}, TypeError, r"anchor\['slope'\] must be numbers"),
-        (LEVELS | {"slope": 1j}, TypeError, r"anchor\['slope'\] must be numbers"),
-    ],
-)
-def test_anchors_that_are_none_are_named(anchor, error, message):
-    with pytest.raises(error, match=message):
-        kernel = AMAGOLD(levels, acceptance=Subsampled(anchor=anchor))
-        kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y, CLASSES), {})
-
-
-@pytest.mark.parametrize(("name", "value"), [("anchor", {"odds": 0.0}), ("gradient", "minibatch")])
-@pytest.mark.parametrize("acceptance", ["full", "subsampled"])
-def test_options_of_the_test_are_given_with_it(acceptance, name, value):
-    with pytest.raises(TypeError, match=rf"{name} is .* AMAGOLD\(model, .*Subsampled\({name}="):
-        AMAGOLD(coin, acceptance=acceptance, **{name: value})
-
-
-@pytest.mark.long
-def test_a_name_stands_for_the_options():
-    """Bit for bit, also where a copy serves two kernels, of which one comes from a pickle."""
-    named = AMAGOLD(coin, acceptance="subsampled")
-    test = copy.deepcopy(Subsampled())
-    given, again = (AMAGOLD(coin, acceptance=test) for _ in range(2))
-    kept = pickle.loads(pickle.dumps(again))
-    states = [kernel.init(jax.random.key(0), 10, None, (Y,), {}) for kernel in (named, given, kept)]
-    for other in states[1:]:
-        for one, leaf in zip(*map(jax.tree.leaves, (states[0].shared, other.shared)), strict=True):
-            np.testing.assert_array_equal(one, leaf)
-        np.testing.assert_array_equal(states[0].z["odds"], other.z["odds"])
-
-
-@pytest.mark.long
-def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
-    anchor = {"odds": CENTRE}
-    test = Subsampled(anchor=anchor)
-    anchor["odds"] = 1e6
-    made = AMAGOLD(coin, acceptance=test).init(jax.random.key(0), 10, None, (Y,), {})
-    np.testing.assert_allclose(made.shared.position["odds"], CENTRE, rtol=1e-6)
-
-
-@pytest.mark.long
-def test_starts_may_be_traced_where_an_anchor_is_given():
-    def start(odds):
-        kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE}))
-        return kernel.init(jax.random.key(0), 10, {"odds": odds}, (Y,), {}).shared.position["odds"]
-
-    np.testing.assert_allclose(jax.jit(start)(jnp.float32(0.1)), CENTRE, rtol=1e-6)
-
-
-@pytest.mark.long
-def test_a_centred_hierarchy_without_a_mode_has_an_anchor():
-    """The mean of draws: what the error of a missing mode cannot give."""
-    anchor = {"centre": -0.9, "spread": 0.5, "effect": np.zeros(4) - 0.9}
-    kernel = AMAGOLD(centred_groups, acceptance=Subsampled(anchor=anchor))
-    state = kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y), {})
-    assert np.isfinite(state.shared.metric.sqrt).all()

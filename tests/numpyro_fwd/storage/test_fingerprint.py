@@ -12,9 +12,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import MCMC
 
-from numpyro_fwd import AMAGOLD, Subsampled, on_disk, sample_to
+from numpyro_fwd import on_disk
 from numpyro_fwd.storage import fingerprint
 from tests.numpyro_fwd.storage import runs
 
@@ -114,30 +113,6 @@ def test_rows_on_disk_and_tables_count():
     assert describe(0.0) == describe(0.0) and len(describe(0.0)) == 3
     for name, what in describe(0.0).items():
         assert what != describe(1e-6 + 1)[name], name
-
-
-def test_the_options_of_a_test_count(tmp_path):
-    """By what they do: others that do the same go on."""
-
-    def model(y):
-        mean = numpyro.sample("mean", dist.Normal(0, 10))
-        with numpyro.plate("rows", len(y), subsample_size=10) as rows:
-            numpyro.sample("y", dist.Normal(mean, 1), obs=y[rows])
-
-    def run_it(num_samples, **options):
-        kernel = AMAGOLD(model, acceptance=Subsampled(**options))
-        mcmc = MCMC(kernel, num_warmup=10, num_samples=num_samples, progress_bar=False)
-        return sample_to(tmp_path / "run", mcmc, jax.random.key(0), jnp.linspace(-1, 1, 50))
-
-    run_it(10, anchor={"mean": 0.1})
-    run_it(20, anchor={"mean": jnp.float32(0.1)}, gradient="expansion")
-    for other in (
-        {},
-        {"anchor": {"mean": 0.2}},
-        {"anchor": {"mean": 0.1}, "gradient": "minibatch"},
-    ):
-        with pytest.raises(ValueError, match="other options of the kernel"):
-            run_it(30, **other)
 
 
 DESCRIBE = """

@@ -1,0 +1,157 @@
+"""Functions that are dear, marked in the programs of log densities, and densities split there.
+
+A call of a marked function is a call of a program by a name. :func:`split` reads a log density's
+program, with its marked calls evaluated for what they return, or with other values in the place of
+that. Whoever does not look for the name sees the function as it is.
+"""
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.emulators.evaluations import Dear
+from blackjax_ext.equations import equations_in, outputs_of, programs_in, read_program
+from blackjax_ext.mcmc.dependence import flags_of
+from blackjax_ext.primitives import INLINED
+from blackjax_ext.types import Function
+
+NAME = "expensive_function"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def expensive(function: F) -> F:
+    """Mark a function that is dear to evaluate, such as a solver: ``expensive(solve)(theta)``.
+
+    :class:`numpyro_fwd.Emulated` then emulates what it returns and evaluates it once a draw. All
+    other kernels, and calls outside of a program, see the function as it is.
+
+    Parameters
+    ----------
+    function
+        From any arguments to a pytree of arrays; whole numbers and truth values among them, such as
+        whether a solver has come to its end, are rounded where they are emulated. It may be called
+        several times, under plates and under ``jax.vmap``, but not within a loop (``scan``,
+        ``while_loop``, ``cond``).
+
+    Returns
+    -------
+    The marked function, of the same arguments.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from numpyro_fwd import expensive
+    >>> solve = expensive(lambda rate: jnp.exp(-rate * jnp.arange(3.0)))
+    >>> solve(0.0)
+    Array([1., 1., 1.], dtype=float32)
+    """
+    if not callable(function):
+        raise TypeError(f"function must be callable; got {type(function).__name__}.")
+
+    def marked(*args: Any, **keywords: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, keywords))
+        is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+        if not any(is_traced):
+            return function(*args, **keywords)
+
+        def expensive_function(traced: list[Any]) -> Any:
+            rest = iter(traced)
+            whole = [
+                next(rest) if is_in else leaf for is_in, leaf in zip(is_traced, leaves, strict=True)
+            ]
+            args, keywords = jax.tree.unflatten(treedef, whole)
+            return function(*args, **keywords)
+
+        return jax.jit(expensive_function)(
+            [leaf for is_in, leaf in zip(is_traced, leaves, strict=True) if is_in]
+        )
+
+    return update_wrapper(marked, function)  # type: ignore[return-value]
+
+
+def is_marked(equation: Any) -> bool:
+    """Whether an equation calls a marked function."""
+    return bool(equation.params.get("name") == NAME)
+
+
+def check_loop(equation: Any) -> None:
+    """Raise ValueError for a loop or a choice in which a marked function is called."""
+    for program in programs_in(equation):
+        if any(map(is_marked, equations_in(program))):
+            raise ValueError(
+                f"a function marked by expensive is called within a {equation.primitive.name}, "
+                "where its outputs have no place of their own: call it outside, on all inputs at "
+                "once, as by jax.vmap, or mark the function that has the loop in it."
+            )
+
+
+def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
+    """A log density of flat positions like x, (D,), taken apart at its marked calls.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one within a loop.
+    """
+    program = jax.make_jaxpr(logdensity_fn)(x)
+
+    def read(x: Array, given: list[Array] | None = None) -> tuple[Array, list[Array]]:
+        outputs: list[Array] = []
+
+        def rule(equation: Any, values: list[Any]) -> list[Any]:
+            if not is_marked(equation):
+                check_loop(equation)
+                return outputs_of(equation, *values)
+            first = len(outputs)
+            size = len(equation.outvars)
+            outputs.extend(
+                outputs_of(equation, *values) if given is None else given[first : first + size]
+            )
+            return outputs[first:]
+
+        (value,) = read_program(program, [x], rule, calls=INLINED, is_kept=is_marked)
+        return value, outputs
+
+    shapes = jax.eval_shape(lambda x: read(x)[1], x)
+    if not shapes:
+        raise ValueError(
+            "the model calls no function that is marked as dear: put expensive(solve)(...) in the "
+            "place of solve(...), with numpyro_fwd.expensive; or take numpyro_fwd.AutoNUTS."
+        )
+    ends = np.cumsum([int(np.prod(shape.shape)) for shape in shapes])[:-1]
+
+    def outputs_fn(x: Array) -> Array:
+        return jnp.concatenate([each.ravel().astype(x.dtype) for each in read(x)[1]])
+
+    def logdensity_of_outputs(x: Array, outputs: Array) -> Array:
+        parts = jnp.split(outputs, ends)
+        given = [as_type(a.reshape(b.shape), b.dtype) for a, b in zip(parts, shapes, strict=True)]
+        return read(x, given)[0]
+
+    return Dear(outputs_fn, logdensity_of_outputs)
+
+
+def as_type(values: Array, dtype: Any) -> Array:
+    """Emulated values as those of a type."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return values.astype(dtype)
+    return values > 0.5 if jnp.issubdtype(dtype, bool) else jnp.round(values).astype(dtype)
+
+
+def active_coordinates(outputs_fn: Function, z: Any) -> np.ndarray:
+    """Indices of the coordinates of a pytree, as ``ravel_pytree`` has them, with leaves that count.
+
+    A leaf counts if an output is computed from it.
+    """
+    program = jax.make_jaxpr(outputs_fn)(z)
+    leaves = jax.tree.leaves(z)
+    found = []
+    for i, leaf in enumerate(leaves):
+        flags = flags_of(program, [i == j for j in range(len(leaves))])
+        found.append(np.full(jnp.size(leaf), any(flags)))
+    return np.flatnonzero(np.concatenate(found)).astype(np.int32)

@@ -1,0 +1,372 @@
+r"""An emulator that is learned in rounds, where its own posterior goes.
+
+1. The mode, by paths on expansions of first order (:mod:`blackjax_ext.emulators.search`).
+2. A first emulator, from a normal sample around the mode.
+3. In each round draws of the emulated posterior, by Hamiltonian trajectories that cost no
+   evaluation; the density at some of them says how right the emulator is, and with their
+   derivatives they are the points of the next one. The form is the one that predicts them best.
+   The last round is the one in which the test of :mod:`blackjax_ext.mcmc.emulated` would accept
+   nearly always, or no more often than a round ago.
+
+Everything is frozen before the first exact step.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
+from blackjax_ext.adaptation.run import Plan, begin, ravel_each, run_windows
+from blackjax_ext.checks import check_particles
+from blackjax_ext.emulators.evaluations import Dear, Evaluations, Slopes, slopes_of
+from blackjax_ext.emulators.marking import active_coordinates
+from blackjax_ext.emulators.polynomials import (
+    Emulator,
+    Form,
+    Points,
+    emulated_density,
+    fitted,
+    form_of,
+)
+from blackjax_ext.emulators.search import Mode, find_mode, normal_around
+from blackjax_ext.metrics.factors import factorize
+from blackjax_ext.types import LogDensity
+
+NUM_PATHS = 5  # to modes, at least
+SAME = 0.5  # nats between two ends of paths to one mode
+NUM_CHAINS = 8  # on the emulated posterior
+NUM_WARMUP, NUM_DRAWS, THINNING = 300, 64, 4  # of each
+TARGET = 0.8  # acceptance probability of their steps
+NUM_STEPS = 8  # leapfrog steps of a trajectory
+WIDER = 1.3  # sd of points around what they shall surround
+NARROWER, MAX_TRIALS = 3.0, 4  # where most of them fail
+GOOD = 0.95  # acceptance at which another round is not worth its solves
+RISE = 0.02  # of the acceptance, below which it no longer rises
+MAX_ROUNDS = 6
+MIN_POINTS = 16  # of a round
+MANY_TERMS = 600  # of a polynomial in all coordinates
+
+
+class Emulation(NamedTuple):
+    """An emulator, and what was learned with it.
+
+    emulator
+        Of the outputs.
+    step_size
+        Of leapfrog steps in the coordinates that `covariance` whitens.
+    mean, covariance
+        Of the emulated posterior, (D,) and (D, D).
+    draws
+        Of the emulated posterior, (N, D).
+    acceptance
+        Probability that the exact test accepts, as the points of the last round have it before they
+        are fitted, too.
+    error
+        sd of the emulated log density at these points, in nats.
+    form
+        Of the emulator.
+    num_solves, num_jvps, num_failed
+        Evaluations, directional derivatives and evaluations that failed.
+    num_rounds
+        Rounds that it took.
+    """
+
+    emulator: Emulator
+    step_size: float
+    mean: np.ndarray
+    covariance: np.ndarray
+    draws: np.ndarray
+    acceptance: float
+    error: float
+    form: Form
+    num_solves: int
+    num_jvps: int
+    num_failed: int
+    num_rounds: int
+
+
+class Law(NamedTuple):
+    """The emulated posterior: draws (N, D), their mean and covariance, and a step size."""
+
+    draws: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    step_size: float
+
+
+def emulate(
+    outputs_fn: Callable[[ArrayTree], ArrayTree],
+    logdensity_fn: Callable[[ArrayTree, ArrayTree], Array],
+    rng_key: PRNGKey,
+    positions: ArrayLikeTree,
+) -> tuple[LogDensity, Emulation]:
+    """Learn an emulator of a log density that goes through outputs of a dear function.
+
+    Parameters
+    ----------
+    outputs_fn
+        The dear function: from a position, a pytree, to a pytree of arrays. Forward mode is used
+        if it has one, else reverse mode, else values alone.
+    logdensity_fn
+        From a position and the outputs to the log density; it is differentiated.
+    rng_key
+        Key, used once.
+    positions
+        First guesses, such as prior draws: a pytree whose leaves lead with S. Paths to the mode
+        begin at them in turn, five or more; where the log density is finite at none of them, there
+        is no emulator.
+
+    Returns
+    -------
+    emulator_fn
+        Log density that emulates it, for :func:`blackjax_ext.emulated`.
+    emulation
+        An :class:`~blackjax_ext.emulators.rounds.Emulation`: `step_size` and `covariance` for that
+        sampler, `draws` where chains may start, counts and errors.
+
+    Cost: 200 to 500 evaluations and as many directional derivatives for up to ten dimensions.
+
+    Raises
+    ------
+    ValueError
+        If the log density is finite at no first guess.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> import blackjax_ext
+    >>> outputs_fn = lambda x: jnp.exp(-jnp.exp(x) * jnp.arange(4.0))
+    >>> logdensity_fn = lambda x, outputs: -0.5 * x**2 - 50.0 * jnp.sum((outputs - 0.4) ** 2)
+    >>> emulator_fn, found = blackjax_ext.emulate(
+    ...     outputs_fn, logdensity_fn, jax.random.key(0), jnp.linspace(-1.0, 1.0, 8)
+    ... )
+    >>> sampler = blackjax_ext.emulated(
+    ...     lambda x: logdensity_fn(x, outputs_fn(x)), found.step_size, jnp.array(found.covariance),
+    ...     emulator_fn=emulator_fn,
+    ... )
+    >>> state = sampler.init(jnp.array(found.draws[0, 0]))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(1), state)
+    """
+    first = jax.tree.map(lambda leaf: leaf[0], check_particles(positions))
+    like, unravel = ravel_pytree(first)
+    shapes = jax.eval_shape(outputs_fn, first)
+    unravel_outputs = ravel_pytree(jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes))[1]
+    dear = Dear(
+        lambda x: ravel_pytree(outputs_fn(unravel(x)))[0].astype(x.dtype),
+        lambda x, outputs: logdensity_fn(unravel(x), unravel_outputs(outputs)),
+    )
+    active = active_coordinates(outputs_fn, first)
+    program = lambda function: jax.jit(partial(function, dear))  # noqa: E731
+    evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
+    found = learn(evaluations, rng_key, np.asarray(ravel_each(positions), float))
+    emulator = evaluations.cast(found.emulator)
+    emulated_fn = emulated_density(dear.logdensity_fn, emulator)
+    return lambda position: emulated_fn(ravel_pytree(position)[0]), found
+
+
+def learn(
+    evaluations: Evaluations,
+    rng_key: Array,
+    starts: np.ndarray,
+    say: Callable[[str], None] = lambda _: None,
+) -> Emulation:
+    """The emulator of a posterior, from first guesses (S, D); `say` tells whoever waits."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
+    say("looking for the mode by expansions of the outputs")
+    mode = best_mode(evaluations, starts)
+    weights = precisions(evaluations, mode)
+    law = Law(mode.x[None], mode.x, normal_around(evaluations, mode), 1.0)
+    size = len(evaluations.active)
+    num_points = points_of_round(size, evaluations.slopes)
+    say("a first emulator around the mode")
+    points = around(evaluations, rng, law, num_points)
+    fit = partial(fitted, active=evaluations.active, weights=weights)
+    form = form_of(size, points.num_equations, is_log=True)
+    emulator = fit(points, law.mean, law.covariance, form=form)
+    first = rng.multivariate_normal(law.mean, law.covariance, NUM_CHAINS, method="cholesky")
+    last, num_rounds = -1.0, 0
+    while num_rounds < MAX_ROUNDS:
+        num_rounds += 1
+        law = law_of(evaluations, emulator, rng, first, law.covariance)
+        at, fresh = fresh_points(evaluations, rng, law, num_points)
+        errors = errors_of(evaluations, emulator, fresh, at)
+        acceptance = acceptance_of(errors)
+        say(f"round {num_rounds} of the emulator: acceptance {acceptance:.2f}")
+        form = best_form(evaluations, fit, points, (at, fresh), law)
+        points, first = points.and_also(fresh.finite()), law.draws[-NUM_CHAINS:]
+        emulator = fit(points, law.mean, law.covariance, form=form)
+        if acceptance > GOOD or acceptance < last + RISE:
+            break
+        last = acceptance
+    law = law_of(evaluations, emulator, rng, first, law.covariance)
+    is_finite = np.isfinite(errors)
+    return Emulation(
+        *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
+        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, form),
+        *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
+    )
+
+
+def best_mode(evaluations: Evaluations, starts: np.ndarray) -> Mode:
+    """The best end of paths, which two of them have found."""
+    paths: list[Mode] = []
+    for x in starts:
+        path = find_mode(evaluations, x)
+        if path is None:
+            continue
+        paths.append(path)
+        best = max(path.logdensity for path in paths)
+        num_best = sum(path.logdensity > best - SAME for path in paths)
+        if len(paths) >= NUM_PATHS and num_best > 1:
+            break
+    if not paths:
+        raise ValueError(
+            "no start: the log density, or a derivative of the marked functions, is not finite at "
+            f"any of {len(starts)} first guesses, the last of which is {starts[-1]} in "
+            "unconstrained coordinates. Check what the solver returns there, its max_steps and "
+            "tolerances, and the data against the supports; if they fit, give init_params near the "
+            "posterior."
+        )
+    return max(paths, key=lambda path: path.logdensity)
+
+
+def precisions(evaluations: Evaluations, mode: Mode) -> np.ndarray:
+    """Curvature of the log density by each output, (M,), absolute."""
+    found = np.asarray(evaluations.run(curvatures, mode.x, mode.outputs), float)
+    curvature: np.ndarray = np.abs(np.nan_to_num(found))
+    return curvature
+
+
+def curvatures(dear: Dear, x: Array, outputs: Array) -> Array:
+    """Second derivatives by one output at a time."""
+    slopes = jax.grad(lambda outputs: dear.logdensity_fn(x, outputs))
+    along = lambda v: jax.jvp(slopes, (outputs,), (v,))[1] @ v  # noqa: E731
+    found: Array = jax.lax.map(along, jnp.eye(len(outputs), dtype=outputs.dtype))
+    return found
+
+
+def points_of_round(size: int, slopes: Slopes) -> int:
+    """Points of a round: half as many equations more than a cubic has terms, or a quadratic."""
+    terms = Form(3, size, is_log=False).num_terms(size)
+    if terms > MANY_TERMS:
+        terms = Form(2, size, is_log=False).num_terms(size)
+    each = 1 if slopes == "differences" else size + 1
+    return max(MIN_POINTS, -(-3 * terms // (2 * each)))
+
+
+def evaluated(evaluations: Evaluations, x: np.ndarray) -> Points:
+    """Points with what derivatives there are."""
+    if evaluations.slopes == "differences":
+        return Points(x, evaluations.outputs(x), None)
+    return evaluations.with_jacobians(x)
+
+
+def around(evaluations: Evaluations, rng: np.random.Generator, law: Law, num_points: int) -> Points:
+    """Points of a normal law, wider than it; narrower where most of its points fail."""
+    width, root = WIDER, np.linalg.cholesky(law.covariance)
+    for _ in range(MAX_TRIALS):
+        noise = rng.standard_normal((num_points, len(root))) @ root.T
+        x = np.concatenate([law.mean[None], law.mean + width * noise])
+        points = evaluated(evaluations, x).finite()
+        if len(points.x) > num_points / 2:
+            break
+        width /= NARROWER
+    return points
+
+
+def law_of(
+    evaluations: Evaluations,
+    emulator: Emulator,
+    rng: np.random.Generator,
+    first: np.ndarray,
+    covariance: np.ndarray,
+) -> Law:
+    """The emulated posterior, by trajectories that cost no evaluation."""
+    key = jax.random.key(rng.integers(2**31))
+    found = evaluations.run(sampled, evaluations.cast(emulator), key, first, covariance)
+    draws, step_size = np.asarray(found[0], float), float(found[1])
+    spread = np.cov(draws.T).reshape(draws.shape[1], -1)
+    return Law(draws, draws.mean(0), spread + 1e-9 * np.diag(np.diag(spread)), step_size)
+
+
+def sampled(
+    dear: Dear, emulator: Emulator, rng_key: Array, first: Array, covariance: Array
+) -> tuple[Array, Array]:
+    """Draws, (N, D), of the emulated posterior, and a step size."""
+    algorithm = Algorithm(blackjax.hmc, {"num_integration_steps": NUM_STEPS})
+    bound = BoundAlgorithm(algorithm, emulated_density(dear.logdensity_fn, emulator))
+    plan, metric = Plan(NUM_WARMUP, TARGET), factorize(covariance, first.shape[1])
+    key_begin, key_warmup, key_draws = jax.random.split(rng_key, 3)
+    keys = jax.random.split(key_begin, (2, NUM_CHAINS))
+    chains = begin(bound, plan, (keys[0], keys[1]), first, metric, 1.0, is_whitened=False)
+    (states, adapted), _ = run_windows(bound, plan, key_warmup, *chains)
+    step_size = adapted.step_size[0]
+
+    def step(states: Any, key: Array) -> tuple[Any, Array]:
+        keys = jax.random.split(key, NUM_CHAINS)
+        move = partial(bound.step, step_size=step_size, metric=adapted.metric)
+        states, _ = jax.vmap(move)(keys, states)
+        return states, states.position
+
+    _, draws = jax.lax.scan(step, states, jax.random.split(key_draws, THINNING * NUM_DRAWS))
+    return draws[THINNING - 1 :: THINNING].reshape(-1, first.shape[1]), step_size
+
+
+def fresh_points(
+    evaluations: Evaluations, rng: np.random.Generator, law: Law, num_points: int
+) -> tuple[np.ndarray, Points]:
+    """Which are draws as they are, and the points: draws, and some that are farther out."""
+    x = law.draws[rng.choice(len(law.draws), num_points, replace=False)]
+    is_draw = np.arange(num_points) < 0.75 * num_points
+    x = np.where(is_draw[:, None], x, law.mean + WIDER * (x - law.mean))
+    return is_draw, evaluated(evaluations, x)
+
+
+def errors_of(
+    evaluations: Evaluations, emulator: Emulator, points: Points, at: np.ndarray
+) -> np.ndarray:
+    """Log density less the emulated one, up to a constant; -inf where an evaluation failed."""
+    exact = evaluations.logdensities(points.x[at], points.outputs[at])
+    found = evaluations.run(emulated_at, evaluations.cast(emulator), points.x[at])
+    errors = exact - np.asarray(found, float)
+    return np.where(np.isfinite(errors), errors, -np.inf)
+
+
+def emulated_at(dear: Dear, emulator: Emulator, x: Array) -> Array:
+    """Emulated log densities."""
+    return jax.vmap(emulated_density(dear.logdensity_fn, emulator))(x)
+
+
+def acceptance_of(errors: np.ndarray) -> float:
+    """Mean acceptance probability of moves between draws with these errors."""
+    start = errors[np.isfinite(errors)]
+    if not len(start):
+        return 0.0
+    with np.errstate(over="ignore"):
+        return float(np.minimum(1.0, np.exp(errors[None] - start[:, None])).mean())
+
+
+def best_form(
+    evaluations: Evaluations,
+    fit: Callable[..., Emulator],
+    old: Points,
+    of_draws: tuple[np.ndarray, Points],
+    law: Law,
+) -> Form:
+    """The form that predicts fresh points best from the old ones."""
+    at, fresh = of_draws
+    size, rates = len(evaluations.active), {}
+    for degree in (3, 2):
+        for is_log in (True, False):
+            form = form_of(size, old.num_equations, is_log=is_log, degree=degree)
+            emulator = fit(old, law.mean, law.covariance, form=form)
+            rates[form] = acceptance_of(errors_of(evaluations, emulator, fresh, at))
+    return max(rates, key=lambda form: rates[form])

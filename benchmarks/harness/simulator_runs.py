@@ -251,7 +251,8 @@ def count(name: str, sampler: str) -> dict:
         **found,
         "ess_of_evaluation": found["ess"] / (CHAINS * steps["draws"]),
         "ess_squares_of_evaluation": found["ess_squares"] / (CHAINS * steps["draws"]),
-        "until_1000": CHAINS * steps["warmup"] + 1000 / rate,
+        # chains that do not agree have no rate
+        "until_1000": CHAINS * steps["warmup"] + 1000 / rate if found["rhat"] <= 1.01 else None,
         **errors(name, draws),
         "seconds": time.process_time() - start,
     }

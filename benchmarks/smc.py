@@ -136,16 +136,6 @@ EVIDENCE: dict[str, tuple[int, float, dict]] = {
         *(112, 2),
         {"step_size": 1.0, "num_moves": 2, "tempering_ess": 0.9, "move": MALA},
     ),
-    "MALA, waste-free": (
-        *(240, 9 / 10),
-        {
-            "step_size": 0.8,
-            "num_moves": 9,
-            "is_waste_free": True,
-            "tempering_ess": 0.9,
-            "move": MALA,
-        },
-    ),
     "HMC of BlackJAX with 3 steps": (
         *(115, 3),
         {"step_size": 0.6, "move": HMC3},
@@ -177,7 +167,7 @@ def evidence(quick: bool) -> Section:
         rows.append([name, num, gradients.mean(), error.mean(), error.std(ddof=1), root])
     theirs = spread["BlackJAX adaptive tempered, MALA"]
     shown = (
-        *("reversed, HMC with 2 steps", "reversed, HMC with 3 steps", "MALA, waste-free"),
+        *("reversed, HMC with 2 steps", "reversed, HMC with 3 steps"),
         *("random_walk, HMC with 4 steps", "gaussian, HMC with 2 steps"),
     )
     return Section(
@@ -413,8 +403,6 @@ WAYS: list[tuple[str, int, int, int, dict[str, Any]]] = [
     ("20 moves", 1_000, 10, 20, {}),
     ("2 moves, 0.9", 1_000, 10, 2, {"tempering_ess": 0.9}),
     ("1 move, 0.97", 1_000, 10, 1, {"tempering_ess": 0.97}),
-    ("9 waste-free moves", 1_000, 10, 9, {"is_waste_free": True}),
-    ("9 waste-free moves", 5_000, 10, 9, {"is_waste_free": True}),
     ("1 move", 5_000, 10, 1, {}),
     ("10 moves", 10_000, 10, 10, {}),
     *[
@@ -439,8 +427,6 @@ def modes(quick: bool) -> Section:
         found = REPORT.once(key, of_unequal_modes, num, size, num_moves, options, num_seeds)
         columns = {what: np.array(values, float) for what, values in found.items()}
         gradients = num * num_moves * columns["temperatures"].mean() / 1e3
-        if options.get("is_waste_free"):
-            gradients *= 1 / (num_moves + 1)
         facts = [columns["temperatures"].mean(), gradients]
         for values in (columns["share"], columns["log_evidence"]):
             facts += [values.mean(), values.std(ddof=1)]

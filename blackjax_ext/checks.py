@@ -85,16 +85,6 @@ def check_particles(position: ArrayLikeTree) -> ArrayTree:
     return position
 
 
-def check_division(num_particles: int, num_places: int) -> int:
-    """Particles to resample if each keeps `num_places` places; ValueError for a remainder."""
-    if num_particles % num_places:
-        raise ValueError(
-            "is_waste_free needs a number of particles that num_moves + 1 divides; got "
-            f"{num_particles} particles and num_moves = {num_places - 1}."
-        )
-    return num_particles // num_places
-
-
 def check_scalar(logdensity: Array) -> Array:
     """Return `logdensity`; raise TypeError unless it is a scalar."""
     if jnp.shape(logdensity) != ():

@@ -13,8 +13,8 @@ HANGS = "can wait for ever, on a CPU, for a program that it reads from the compi
 KNOWN_FAULTS = {
     "0.10.0": HANGS,
     "0.10.1": HANGS,
-    "0.10.2": "computes wrong numbers on a CPU: a matrix times each of 33,000 rows, and a sum "
-    "(jax issue 39103)",
+    "0.10.2": "computes wrong numbers on a CPU for some sums of products of a matrix with each of "
+    "more than 32,000 rows (jax issue 39103). Models of fewer rows are not concerned",
     "0.11.1": "needs a time that grows with the square of the number of draws to collect them on a "
     "CPU (jax issue 40101)",
 }

@@ -32,7 +32,6 @@ exclude_patterns = [
     "_build",
     "jupyter_execute",
     "results",
-    "which_sampler.md",
     "**/.ipynb_checkpoints",
 ]
 

@@ -5,7 +5,7 @@
     python examples/mesh.py localhost:12345 2 0      the first of two processes by hand,
     python examples/mesh.py localhost:12345 2 1      and the second, in another terminal
 
-All of them print the same, from the first process. The page docs/meshes.md says more.
+All of them print the same, from the first process. The page docs/howto/gpu.md says more.
 """
 
 import sys

@@ -92,8 +92,10 @@ def row(name: str, kernel: type[NamedKernel]) -> str:
     if callable(target):
         target = re.search(r"`target_accept_prob` is (.*?) by default", text)[1]
     options = ", ".join(f"`{option}`" for option in parameters_of(kernel))
-    guide = PAGE.parent / "algorithms" / f"{kernel.algorithm.__name__}.md"
-    title = f"[`{name}`](algorithms/{guide.name})" if guide.exists() else f"`{name}`"
+    section = re.compile(rf"^## {name}$", re.MULTILINE)
+    guides = sorted((PAGE.parent / "algorithms").glob("*.md"))
+    guide = next((path for path in guides if section.search(path.read_text())), None)
+    title = f"[`{name}`](algorithms/{guide.name}#{name.lower()})" if guide else f"`{name}`"
     return f"| {title} | {step} | {kernel.differentiation} | {target} | {options} |\n"
 
 

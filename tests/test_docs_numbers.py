@@ -94,17 +94,17 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
 
 
 def test_pages_say_when_their_numbers_were_measured(monkeypatch):
-    """On top, with a link to the defaults that have changed since."""
+    """At the end, with a link to the defaults that have changed since."""
     sections = {"old": {"date": "2026-11-21"}, "new": {"date": "2027-01-01"}}
     monkeypatch.setattr(measured, "results", lambda name: sections)
     old, new = (f"1<!-- = f > {name} > row > column -->" for name in sections)
     assert measured.dated("# Title\n\nText\n", "page") == "# Title\n\nText\n"
     assert measured.dated(f"# Title\n\n{new}\n", "page") == (
-        f"# Title\n\n*Measured on 2027-01-01.*\n\n{new}\n"
+        f"# Title\n\n{new}\n\n*Numbers on this page were measured on 2027-01-01.*\n"
     )
     changed = "since 2026-11-21 [some defaults have changed](../results.md#changed-defaults)"
-    assert measured.dated(f"# Title\n\n{old}\n", "a/page").splitlines()[2] == (
-        f"*Measured on 2026-11-21; {changed}.*"
+    assert measured.dated(f"# Title\n\n{old}\n", "a/page").splitlines()[-1] == (
+        f"*Numbers on this page were measured on 2026-11-21; {changed}.*"
     )
     tables = "# Title\n\n- [Tables](../results/f.md)\n"
     assert "from 2026-11-21 to 2027-01-01; since" in measured.dated(tables, "a/page")
@@ -132,9 +132,20 @@ def test_the_build_fails_on_a_missing_number():
 README = REPOSITORY / "README.md"
 
 
-def test_table_of_the_readme_is_of_today():
+def test_tables_of_the_readme_are_of_today():
     """Else run ``python docs/_ext/front_page.py``."""
     assert README.read_text(encoding="utf-8") == front_page.readme()
+
+
+def test_the_readme_is_short():
+    """Lines that can be read where the code is hosted, and rows of at most forty words."""
+    text = README.read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 300
+    (choice,) = (found[3] for found in front_page.BLOCK.finditer(text) if found[2] == "choice")
+    rows = re.findall(r"^\| (?!your problem|---)(.*) \|$", choice, re.MULTILINE)
+    assert len(rows) == 5
+    for row in rows:
+        assert len(re.sub(r"\]\[choice \d+\]", "", row).replace("|", " ").split()) <= 40, row
 
 
 @pytest.mark.long
@@ -144,7 +155,8 @@ def test_table_of_the_families_is_of_today():
 
 
 def test_links_of_the_readme_work_where_the_code_is_hosted():
-    links = re.findall(r"\]\((?!http)([^)#]+)(?:#([^)]+))?\)", README.read_text(encoding="utf-8"))
+    readme = README.read_text(encoding="utf-8")
+    links = re.findall(r"\](?:\(|: )(?!http)([^)#\s]+)(?:#([^)\s]+))?\)?", readme)
     assert len(links) > 20
     for name, anchor in links:
         assert (REPOSITORY / name).is_file(), name

@@ -28,6 +28,7 @@ from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
 sys.path.insert(0, str(pages.DOCS / "_ext"))
 
+import front_page
 import reference
 
 PAGES = ("from_blackjax",)
@@ -47,25 +48,6 @@ def test_block_runs(block):
     scales = np.array([1.0, 3.0])
     np.testing.assert_allclose((draws.mean(axis=0) - [1.0, -2.0]) / scales, 0.0, atol=0.15)
     np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
-
-
-@pytest.mark.long
-def test_rows_on_disk_are_sampled():
-    (block,) = pages.blocks("on_disk")
-    slope = np.asarray(block.run({})["slope"])
-    np.testing.assert_allclose(slope.mean(axis=0), [1.0, -2.0], atol=0.03)
-    np.testing.assert_allclose(slope.std(axis=0), 20_000**-0.5, rtol=0.5)
-
-
-@pytest.mark.long
-def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
-    """Its blocks, one after the other, in one folder."""
-    monkeypatch.chdir(tmp_path)
-    namespace = {}
-    for block in pages.blocks("storage"):
-        block.run(namespace)
-    assert namespace["stored"].reason == "goal"
-    assert namespace["more"].worst.ess >= 3000
 
 
 def found_by(page, tmp_path, monkeypatch, **given):
@@ -110,6 +92,9 @@ def test_big_data(tmp_path, monkeypatch):
     assert found["fields"]["inner.num_rows"].mean() < 1000
     assert found["predicted"].shape == (200, 2000)
     np.testing.assert_array_equal(found["predicted"], found["same"])
+    slope = np.asarray(found["from_disk"].get_samples()["slope"])
+    np.testing.assert_allclose(slope.mean(axis=0), [1.0, -2.0], atol=0.03)
+    np.testing.assert_allclose(slope.std(axis=0), 20_000**-0.5, rtol=0.5)
 
 
 @pytest.mark.slow
@@ -131,6 +116,8 @@ def test_saving(tmp_path, monkeypatch):
     assert first.shape == second.shape == (2000,)
     assert not np.array_equal(first, second)
     assert (tmp_path / "draws.nc").is_file()
+    assert found["stored"].reason == "goal"
+    assert found["more"].worst.ess >= 3000
 
 
 @pytest.mark.long
@@ -162,8 +149,8 @@ def test_discrete_and_missing():
 
 
 @pytest.mark.slow
-def test_choosing_k(tmp_path, monkeypatch):
-    found_by("howto/choosing_k", tmp_path, monkeypatch)
+def test_page_of_the_forward_mode_family(tmp_path, monkeypatch):
+    found_by("algorithms/forward_mode", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -314,20 +301,18 @@ def test_every_page_with_code_is_tested():
     tested = re.findall(r'"((?:howto|algorithms)/\w+)"', Path(__file__).read_text())
     others = (
         "from_blackjax",
-        "on_disk",
-        "storage",
         "adding_a_sampler",
         "index",
-        "meshes",
+        "howto/gpu",
     )
     assert with_code == {pages.DOCS / f"{page}.md" for page in (*tested, *others)}
 
 
 @pytest.mark.slow
-def test_the_page_on_meshes():
+def test_the_page_on_several_devices():
     """Rows of next to no weight change nothing."""
     namespace = {}
-    for block in pages.blocks("meshes"):
+    for block in pages.blocks("howto/gpu"):
         block.run(namespace)
     x, weight, slopes = namespace["x"], namespace["weight"], namespace["slopes"]
     assert len(x) == 20_000 and weight.sum() == pytest.approx(19_997)
@@ -399,6 +384,21 @@ def test_a_page_reads_well_where_the_code_is_hosted(path):
         assert (path.parent / link).exists(), link
 
 
+def headings(path):
+    """Anchors of a page, and of the tables that it holds."""
+    text = prose(path)
+    found = set(map(front_page.slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+    for name in re.findall(r"^- \[.*\]\(\.\./results/(\w+)\.md\)$", text, re.MULTILINE):
+        found |= headings(pages.DOCS / "results" / f"{name}.md")
+    return found
+
+
+def test_links_lead_to_headings():
+    for path in (*WRITTEN, ROOT.parent / "README.md", ROOT.parent / "CONTRIBUTING.md"):
+        for page, anchor in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", prose(path)):
+            assert anchor in headings(path.parent / page if page else path), f"{path}: {anchor}"
+
+
 def test_names_of_the_packages_on_the_pages_exist():
     for path in WRITTEN:
         for name in re.findall(r"`((?:numpyro_fwd|blackjax_ext)(?:\.\w+)+)", prose(path)):
@@ -424,7 +424,7 @@ def test_each_page_is_listed_on_its_index():
 def test_versions_are_those_of_the_project():
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    rows = (pages.DOCS / "versions.md").read_text(encoding="utf-8").splitlines()
+    rows = (pages.DOCS / "installation.md").read_text(encoding="utf-8").splitlines()
     for each in (*project["dependencies"], *extras["store"], *extras["nn"], *extras["ode"]):
         name, version = re.match(r"([\w-]+)>=([\d.]+)", each).groups()
         assert any(name in row and version in row for row in rows if row.startswith("|")), each

@@ -28,7 +28,7 @@ SUPPLIED = {
 # what kernels take in the place of a log density, that no model gives
 OTHER_TARGETS = {"grad_estimator", "logdensity_estimator", "laplace"}
 ELSEWHERE = (
-    "For minibatches use numpyro_fwd.AMAGOLD, L2MC or SGHMC, for the others their own loops."
+    "For minibatches use numpyro_fwd.AMAGOLD, L2MC or SGHMC; run others in a loop of their own."
 )
 
 NO_RATE = (
@@ -331,7 +331,7 @@ def check_state(state: Any) -> Any:
         fields = getattr(state, "_fields", ())
         raise TypeError(
             f"algorithm must have states with a position and its logdensity; {type(state).__name__}"
-            f" has no {' and no '.join(lacking)}, but {list(fields)}. It has to be run by itself."
+            f" has no {' and no '.join(lacking)}, but {list(fields)}. Run it in a loop of its own."
         )
     return state
 

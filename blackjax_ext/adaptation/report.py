@@ -320,7 +320,7 @@ def places_message(health: Health, sites: SiteSizes) -> str:
     return (
         f"chains do not mix: in the last {health.num_steps} steps of the warm-up each of them "
         f"moved about a place of its own, {health.spread.max():.1f} sds from the others (in "
-        f"{listed(names)}). The share of draws in each place says nothing of its weight. If the "
+        f"{listed(names)}). The share of draws in each place is not its probability. If the "
         "places are copies of one another, as of labels or angles, constrain the model to one of "
         "them, or trust only what is the same in all; if not, sample with LangevinSMC."
     )
@@ -336,9 +336,9 @@ def unmixed_message(health: Health, sites: SiteSizes) -> str:
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
     return (
         f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "
-        f"{r_hats.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
-        "slow for it. Give a longer warm-up, another metric, or a model in other coordinates, and "
-        "trust draws only if their own R-hat is near 1."
+        f"{r_hats.max():.2f} (worst in {listed(names)}). They have not reached the bulk of the "
+        "posterior, or mix too slowly. Give a longer warm-up, another metric, or a model in other "
+        "coordinates, and trust draws only if their own R-hat is near 1."
     )
 
 
@@ -348,7 +348,7 @@ def lost_message(health: Health) -> str:
     if has_run_away(health):
         return (
             f"chains have run away, to coordinates of {reach:.1e} with a step size of "
-            f"{step_size:.1e} and a log density of {value:.1e}, which does not fall far out. {SIGN}"
+            f"{step_size:.1e} and a log density of {value:.1e}, which does not fall there. {SIGN}"
         )
     return (
         f"{digits_message(value)} at all chains (coordinates up to {reach:.1e}, step size "
@@ -368,14 +368,15 @@ def collapsed_message(health: Health) -> str:
     return (
         f"steps have collapsed: in the last {health.num_steps} steps of the warm-up a step "
         f"moved a coordinate by {health.jump:.1e} of its scale (step size "
-        f"{health.step_size:.1e}), and they give {health.num_effective:.1f} independent draws."
+        f"{health.step_size:.1e}), and all of them are worth {health.num_effective:.1f} "
+        "independent draws."
     )
 
 
 def frozen_message(health: Health, c: int, name: str) -> str:
     """That chain `c` of these is frozen."""
     is_rescued = not health.is_frozen.all()
-    then = "It was put back where another chain is, and may freeze again. " if is_rescued else ""
+    then = "It was moved to where another chain is, and may freeze again. " if is_rescued else ""
     return (
         f"{name} is frozen: it moved in {100 * health.share_moved[c]:.1f} % of the last "
         f"{health.num_steps} steps of the warm-up, with acceptance probability "
@@ -400,11 +401,11 @@ def hidden_message(hidden: Hidden, sites: list[str]) -> str:
     return (
         f"rounding hides scales of {site}: {name_of(c, len(sites))} met them in "
         f"{hidden.num_hidden[c]} of {hidden.num_steps} steps. {site} has values near {size:.2g}, "
-        f"which {dtype} keeps to {digit:.0e}, and moves of a scale together with {site} do not "
-        f"enter or leave scales below about {2 * digit / NOISE_RESOLUTION:.1g}, or shapes above "
-        f"about {1 / (OF_SHAPES * np.finfo(dtype).eps):.0e} of a beta or gamma law. These may be "
-        "missing from the draws of all chains, with R-hat near 1. Use float64; or centre the "
-        f"location of {site}, by subtracting a constant from the data; or write {site} non-centred"
+        f"where {dtype} numbers are {digit:.0e} apart, so that scales below about "
+        f"{2 * digit / NOISE_RESOLUTION:.1g} cannot be sampled together with {site}, nor shapes "
+        f"above about {1 / (OF_SHAPES * np.finfo(dtype).eps):.0e} of a beta or gamma law. These "
+        "may be missing from the draws of all chains, with R-hat near 1. Use float64; or subtract "
+        f"a constant from the data, so that {site} is near zero; or write {site} non-centred"
     )
 
 

@@ -36,7 +36,7 @@ from blackjax_ext.emulators.polynomials import (
     fitted,
     form_of,
 )
-from blackjax_ext.emulators.search import Mode, find_mode, normal_around
+from blackjax_ext.emulators.search import Mode, find_mode
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import LogDensity
 
@@ -181,9 +181,9 @@ def learn(
     """The emulator of a posterior, from first guesses (S, D); `say` tells whoever waits."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
     say("looking for the mode by expansions of the outputs")
-    mode = best_mode(evaluations, starts)
+    mode = best_mode(evaluations, rng, starts)
     weights = precisions(evaluations, mode)
-    law = Law(mode.x[None], mode.x, normal_around(evaluations, mode), 1.0)
+    law = Law(mode.x[None], mode.x, mode.covariance, 1.0)
     size = len(evaluations.active)
     num_points = points_of_round(size, evaluations.slopes)
     say("a first emulator around the mode")
@@ -215,11 +215,11 @@ def learn(
     )
 
 
-def best_mode(evaluations: Evaluations, starts: np.ndarray) -> Mode:
+def best_mode(evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray) -> Mode:
     """The best end of paths, which two of them have found."""
     paths: list[Mode] = []
-    for x in starts:
-        path = find_mode(evaluations, x)
+    for x in np.concatenate([starts[:1], rng.permutation(starts[1:])]):
+        path = find_mode(evaluations, x, paths)
         if path is None:
             continue
         paths.append(path)

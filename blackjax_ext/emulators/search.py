@@ -10,6 +10,7 @@ that go with the residuals. The curvature at the end is that of Gauss and Newton
 Cost of a turn: an evaluation for each candidate, and one Jacobian.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ BALLS = (0.01, 1.0, 100.0)  # candidates of a turn, in units of its lambda
 FIRST, LEAST, MOST = 1.0, 1e-6, 1e8  # lambda; unconstrained coordinates are of the order of one
 MAX_TURNS = 25
 GAIN = 0.05  # nats of a turn after which another one is not worth its solves
+NEAR = 1.0  # of a known mode, in its standard deviations, (the mean over coordinates)
 NEWTON_STEPS = 12  # on the expansion, which costs nothing
 LENGTHS = (1.0, 0.3, 0.1, 0.01)  # of a step on the expansion
 
@@ -38,16 +40,27 @@ class Mode(NamedTuple):
         There.
     outputs, jacobian
         There, (M,) and (M, p).
+    covariance
+        By the curvature of Gauss and Newton, (D, D).
     """
 
     x: np.ndarray
     logdensity: float
     outputs: np.ndarray
     jacobian: np.ndarray
+    covariance: np.ndarray
+
+    def holds(self, x: np.ndarray) -> bool:
+        """Whether x is so near that a path from there ends here."""
+        away = np.linalg.solve(self.covariance, x - self.x) @ (x - self.x)
+        return bool(away < NEAR**2 * len(x))
 
 
-def find_mode(evaluations: Evaluations, x: np.ndarray) -> Mode | None:
-    """Where the path from x, (D,), ends; None if the log density or a derivative is not finite."""
+def find_mode(evaluations: Evaluations, x: np.ndarray, known: Sequence[Mode] = ()) -> Mode | None:
+    """Where the path from x, (D,), ends; None if the log density or a derivative is not finite.
+
+    A path that comes near a `known` mode ends there.
+    """
     point = evaluations.with_jacobians(x[None])
     value = evaluations.logdensities(x[None], point.outputs)[0]
     if not (np.isfinite(value) and np.isfinite(point.jacobians).all()):
@@ -72,9 +85,12 @@ def find_mode(evaluations: Evaluations, x: np.ndarray) -> Mode | None:
             continue
         gain, x, value, point = values[best] - value, candidates[best], values[best], there
         radius = max(balls[best], LEAST)
+        if joined := next((mode for mode in known if mode.holds(x)), None):
+            return joined
         if gain < GAIN:
             break
-    return Mode(x, float(value), point.outputs[0], point.jacobians[0])
+    place = x, point.outputs[0], point.jacobians[0]
+    return Mode(x, float(value), *place[1:], normal_around(evaluations, *place))
 
 
 def maximized(dear: Dear, expansion: Emulator, x: Array, balls: Array) -> Array:
@@ -108,11 +124,12 @@ def newton_direction(aim: LogDensity, y: Array) -> Array:
     return jnp.where(jnp.isfinite(step).all(), step, 0.0)
 
 
-def normal_around(evaluations: Evaluations, mode: Mode) -> np.ndarray:
-    """Covariance at a mode by the curvature of Gauss and Newton, (D, D)."""
-    place = mode.x, mode.outputs, mode.jacobian
-    expansion = evaluations.cast(linear(*place, evaluations.active))
-    precision = -np.nan_to_num(np.asarray(evaluations.run(curvature, expansion, mode.x), float))
+def normal_around(
+    evaluations: Evaluations, x: np.ndarray, outputs: np.ndarray, jacobian: np.ndarray
+) -> np.ndarray:
+    """Covariance at x by the curvature of Gauss and Newton, (D, D)."""
+    expansion = evaluations.cast(linear(x, outputs, jacobian, evaluations.active))
+    precision = -np.nan_to_num(np.asarray(evaluations.run(curvature, expansion, x), float))
     values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
     values = np.maximum(np.abs(values), 1e-3)  # no coordinate is wider than thirty of its units
     covariance: np.ndarray = (vectors / values) @ vectors.T

@@ -44,8 +44,6 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["EmulatedInfo", "EmulatedState", "build_kernel", "emulated", "init"]
-
 JITTER = 0.25  # sd of the logarithm of a step, as blackjax's examples of HMC have it
 WALK = 2.38  # step of the best random walk on a normal target, times the root of D
 
@@ -123,9 +121,9 @@ def build_kernel() -> Callable[..., tuple[EmulatedState, EmulatedInfo]]:
         inverse_mass_matrix: InverseMassMatrix = None,
         *,
         emulator_fn: LogDensity,
-        num_trajectories: int = 4,
+        num_trajectories: int = 8,
         num_integration_steps: int = 8,
-        walk_probability: float = 0.05,
+        walk_probability: float = 0.02,
     ) -> tuple[EmulatedState, EmulatedInfo]:
         """One step: one evaluation."""
         key_kind, key_walk, key_trajectories, key_accept = jax.random.split(rng_key, 4)

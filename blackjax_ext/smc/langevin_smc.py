@@ -22,10 +22,6 @@ but the first fraction is known before the move, and resampling by it sends only
 count. With given temperatures the estimate of the evidence is unbiased; temperatures, step sizes
 and metrics that are chosen by looking at the particles bias it by O(1/N).
 
-With `is_waste_free` step 3 begins by resampling :math:`N / (1 + K)` particles for K moves. The
-populations after 0, 1, ..., K moves represent the same target, hence so does their union, in which
-each weighs :math:`\hat Z_k W_{kj} / (1 + K)` (Dau and Chopin): N particles for N K / (1 + K) moves.
-
 Cost of a step: `num_moves` moves, of `num_integration_steps` gradients of prior and likelihood per
 particle each; nothing is evaluated twice at the same point. Memory: two gradients per particle.
 
@@ -41,8 +37,7 @@ region, unadjusted moves bias the evidence (:mod:`blackjax_ext.smc.l_kernels`); 
 
 References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Algorithm 2
 of the paper on partial Bayesian networks; A. Buchholz, N. Chopin and P. Jacob 2021, Adaptive tuning
-of Hamiltonian Monte Carlo within sequential Monte Carlo; H.-D. Dau and N. Chopin 2022, Waste-free
-sequential Monte Carlo.
+of Hamiltonian Monte Carlo within sequential Monte Carlo.
 """
 
 from collections.abc import Callable
@@ -51,13 +46,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
-from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import (
     check_count,
-    check_division,
     check_particles,
     check_positive,
     check_share,
@@ -122,7 +115,7 @@ class LangevinSMCInfo(NamedTuple):
         Mean over particles and moves of Metropolis' probability, or of the share of the effective
         sample size that an unadjusted move kept.
     is_accepted
-        Which particles the last move moved, shape (N,), or fewer if waste-free.
+        Which particles the last move moved, shape (N,).
     is_divergent
         Whether any of the moves proposed a place where the density is not a number, same shape: it
         is rejected, or the particle loses its weight.
@@ -172,28 +165,13 @@ def init(
 
 
 class Rounds(NamedTuple):
-    """Moves of a step at its temperature: options of :func:`langevin_smc`."""
+    """Moves of a step at its temperature: options of :func:`blackjax_ext.langevin_smc`."""
 
     move: MoveFn
     num_moves: int
-    is_waste_free: bool
     ess_threshold: float
-    resampling_fn: sampler.ResamplingFn
 
     def __call__(
-        self, rng_key: PRNGKey, population: Population, *arguments: Any
-    ) -> tuple[Population, Any]:
-        """All moves, and what each did; `arguments` are those of `move_all`."""
-        if not self.is_waste_free:
-            return self.move_all(rng_key, population, *arguments)
-        # fewer particles, whose places on the way are all kept as particles
-        key_resample, key_moves = jax.random.split(rng_key)
-        num_chains = check_division(population.log_weights.shape[0], self.num_moves + 1)
-        first = sampler.resample(key_resample, population, self.resampling_fn, num_chains)
-        _, (visited, *rest) = self.move_all(key_moves, first, *arguments)
-        return sampler.union(first, visited), (None, *rest)
-
-    def move_all(
         self,
         rng_key: PRNGKey,
         population: Population,
@@ -202,7 +180,7 @@ class Rounds(NamedTuple):
         metric: Factor,
         num: int,
     ) -> tuple[Population, Any]:
-        """The moves one after the other, and the populations after each if they are kept.
+        """The moves one after the other, and what each did.
 
         The particles descend from `num` draws of the prior.
         """
@@ -210,7 +188,7 @@ class Rounds(NamedTuple):
         def once(population: Population, rng_key: PRNGKey) -> tuple[Population, Any]:
             key_resample, key_move = jax.random.split(rng_key)
             population, is_resampled = sampler.resample_below(
-                key_resample, population, self.ess_threshold, self.resampling_fn
+                key_resample, population, self.ess_threshold
             )
             x, local, ancestors = population.particles
             before = sampler.concentration(population.log_weights, ancestors, num)
@@ -218,9 +196,8 @@ class Rounds(NamedTuple):
             population = population._replace(particles=(moved.position, moved.local, ancestors))
             population = sampler.update_weights(population, moved.log_factors)
             after = sampler.concentration(population.log_weights, ancestors, num)
-            visited = population if self.is_waste_free else None
             ess = sampler.effective_sample_size(population.log_weights)
-            return population, (visited, moved, is_resampled, ess, after - before)
+            return population, (moved, is_resampled, ess, after - before)
 
         keys = jax.random.split(rng_key, self.num_moves)
         moved: tuple[Population, Any] = jax.lax.scan(once, population, keys)
@@ -231,10 +208,8 @@ def build_kernel(
     move: MoveFn | None = None,
     *,
     num_moves: int = 1,
-    is_waste_free: bool = False,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> Callable[..., tuple[LangevinSMCState, LangevinSMCInfo]]:
     """Build the transition kernel.
 
@@ -251,7 +226,7 @@ def build_kernel(
     if tempering_ess in (0, 1):
         raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     move = Unadjusted() if move is None else move
-    rounds = Rounds(move, num_moves, is_waste_free, ess_threshold, resampling_fn)
+    rounds = Rounds(move, num_moves, ess_threshold)
 
     def kernel(
         rng_key: PRNGKey,
@@ -279,7 +254,7 @@ def build_kernel(
         ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
         metric = population_metric(inverse_mass_matrix, x, population.log_weights)
-        population, (_, moved, is_resampled, later, gains) = rounds(
+        population, (moved, is_resampled, later, gains) = rounds(
             rng_key, population, target, step_size, metric, num
         )
         x, local, ancestors = population.particles
@@ -311,10 +286,8 @@ def langevin_smc(
     differentiation: GradientMode | None = None,
     move: MoveFn | None = None,
     num_moves: int = 1,
-    is_waste_free: bool = False,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> SamplingAlgorithm:
     """Tempered sequential Monte Carlo with unadjusted Langevin or Metropolis moves.
 
@@ -346,15 +319,10 @@ def langevin_smc(
         function like it.
     num_moves
         Moves per temperature.
-    is_waste_free
-        Whether to keep every place the moves visit: N / (num_moves + 1) particles are resampled,
-        and they and their moves are the next N. It pays with Metropolis moves, many of them.
     ess_threshold
         Resample below this share of the particles; 0 never, 1 (almost) always.
     tempering_ess
         Share of the conditional effective sample size that a temperature may leave.
-    resampling_fn
-        Scheme of ``blackjax.smc.resampling``.
 
     Returns
     -------
@@ -392,10 +360,8 @@ def langevin_smc(
     kernel = build_kernel(
         move,
         num_moves=num_moves,
-        is_waste_free=is_waste_free,
         ess_threshold=ess_threshold,
         tempering_ess=tempering_ess,
-        resampling_fn=resampling_fn,
     )
     densities = (logprior_fn, loglikelihood_fn)
 

@@ -57,7 +57,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from blackjax.base import SamplingAlgorithm
-from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
@@ -181,7 +180,6 @@ def build_kernel(
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
     weight_ess: float = 0.0,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> Callable[..., tuple[OpenHorizonState, OpenHorizonInfo]]:
     """Build the transition kernel.
 
@@ -242,9 +240,7 @@ def build_kernel(
         metric = factorize(inverse_mass_matrix, x.shape[1])
         particles = x, state.local, jnp.arange(x.shape[0])
         population = Population(particles, state.log_weights, state.log_evidence)
-        before, is_resampled = sampler.resample_below(
-            key_resample, population, ess_threshold, resampling_fn
-        )
+        before, is_resampled = sampler.resample_below(key_resample, population, ess_threshold)
         evaluators = build_evaluators(potential_fn, state.params, batch, unravel)
         move = move_on(key_move, before, evaluators, step_size, metric)
         log_factors = move.local.logdensity - before.particles[1].logdensity
@@ -287,7 +283,6 @@ def open_horizon_smc(
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
     weight_ess: float = 0.0,
-    resampling_fn: sampler.ResamplingFn = systematic,
 ) -> SamplingAlgorithm:
     """Open-horizon sequential Monte Carlo (GOHSMC): parameters trained, latents sampled.
 
@@ -317,8 +312,6 @@ def open_horizon_smc(
         Share of the conditional effective sample size that a step may leave: factors of the weights
         that leave less are taken to a smaller power. 0, the published weights, takes them as they
         are; with any other share the weights are no longer exact for the batches.
-    resampling_fn
-        Scheme of ``blackjax.smc.resampling``.
 
     Returns
     -------
@@ -354,7 +347,6 @@ def open_horizon_smc(
         num_integration_steps=num_integration_steps,
         ess_threshold=ess_threshold,
         weight_ess=weight_ess,
-        resampling_fn=resampling_fn,
     )
     metric = factorize(inverse_mass_matrix)
 

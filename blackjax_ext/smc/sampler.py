@@ -45,17 +45,16 @@ N. Whiteley 2018, Variance estimation in the particle filter.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 LEAST_POWER = -40.0  # of two: below it factors change nothing
-
-ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
 
 
 class Population(NamedTuple):
@@ -162,18 +161,15 @@ def concentration(log_weights: Array, ancestors: Array, num_ancestors: int) -> A
     return jnp.sum(jnp.zeros(num_ancestors, weights.dtype).at[ancestors].add(weights) ** 2)
 
 
-def resample(
-    rng_key: PRNGKey, population: Population, resampling_fn: ResamplingFn, num: int | None = None
-) -> Population:
+def resample(rng_key: PRNGKey, population: Population, num: int | None = None) -> Population:
     """Draw `num` particles (N of them if None) in proportion to the weights, which become equal.
 
-    `resampling_fn` is one of ``blackjax.smc.resampling``. The cumulative sum of the weights can
-    end below 1, or begin with zeros, and the schemes then return a particle that has no weight: it
-    is replaced by the heaviest.
+    The cumulative sum of the weights can end below 1, or begin with zeros, and the systematic
+    scheme then returns a particle that has no weight: it is replaced by the heaviest.
     """
     weights = jnp.exp(population.log_weights)
     num = weights.shape[0] if num is None else num
-    indices = resampling_fn(rng_key, weights, num)
+    indices = systematic(rng_key, weights, num)
     indices = jnp.where(weights[indices] > 0, indices, jnp.argmax(weights))
     return Population(
         jax.tree.map(lambda leaf: leaf[indices], population.particles),
@@ -183,7 +179,7 @@ def resample(
 
 
 def resample_below(
-    rng_key: PRNGKey, population: Population, ess_threshold: float, resampling_fn: ResamplingFn
+    rng_key: PRNGKey, population: Population, ess_threshold: float
 ) -> tuple[Population, Array]:
     """`population`, resampled if its effective sample size is below `ess_threshold` times N.
 
@@ -193,24 +189,11 @@ def resample_below(
     is_low = effective_sample_size(population.log_weights) < ess_threshold * size
     population = jax.lax.cond(
         is_low,
-        lambda population: resample(rng_key, population, resampling_fn),
+        lambda population: resample(rng_key, population),
         lambda population: population,
         population,
     )
     return population, is_low
-
-
-def union(first: Population, others: Population) -> Population:
-    """One population of several that represent the same density: its estimates are their means.
-
-    `others` leads with their number, and each has as many particles as `first`.
-    """
-    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    differences, peak = shifted_log_factors(jnp.zeros_like(every.log_evidence), every.log_evidence)
-    log_weights = every.log_weights + differences[:, None] - jnp.log(len(differences))
-    particles = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), every.particles)
-    log_weights = log_weights.reshape(-1)
-    return update_weights(Population(particles, jnp.zeros_like(log_weights), peak), log_weights)
 
 
 def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:

@@ -1,7 +1,7 @@
-"""The table of README.md, from docs/which_sampler.md and the results: run it when they change.
+"""The tables of README.md, from docs/index.md and the results: run it when they change.
 
 Hosts of code show Markdown without Sphinx: numbers are filled in, and links to the results lead to
-the file that holds the table.
+the file that holds the table. Addresses stand below a table, which keeps its lines short.
 """
 
 import re
@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import measured  # noqa: E402
 
 README = DOCS.parent / "README.md"
-START = "<!-- written by docs/_ext/front_page.py -->\n"
-END = "<!-- end -->\n"
+BLOCK = re.compile(r"(<!-- README: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 LINK = re.compile(r"\[((?:[^\[\]])*)\]\(([\w./]+)(?:#([\w-]+))?\)")
 
 
@@ -34,25 +33,33 @@ def holder(page: str, anchor: str) -> str:
     raise LookupError(f"{page} has no heading for #{anchor}")
 
 
-def link(found: re.Match) -> str:
-    """A link as it works without Sphinx, or its text."""
-    text, page, anchor = found.groups()
-    if not page.startswith("measurements/"):
-        return f"[{text}](docs/{page})"
-    return f"[{text}](docs/results/{holder(page, anchor)}#{anchor})"
+def address(page: str, anchor: str | None) -> str:
+    """Where a link leads without Sphinx."""
+    if anchor and page.startswith("measurements/"):
+        return f"docs/results/{holder(page, anchor)}#{anchor}"
+    return f"docs/{page}{'#' * bool(anchor)}{anchor or ''}"
 
 
-def table() -> str:
-    """The table as plain Markdown."""
-    text = (DOCS / "which_sampler.md").read_text(encoding="utf-8")
-    return LINK.sub(link, measured.plain_text(text))
+def table(name: str) -> str:
+    """A table as plain Markdown, with its addresses below."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    text = next(found[3] for found in BLOCK.finditer(index) if found[2] == name)
+    addresses: list[str] = []
+
+    def numbered(found: re.Match) -> str:
+        text, page, anchor = found.groups()
+        addresses.append(address(page, anchor))
+        return f"[{text}][{name} {len(addresses)}]"
+
+    short = LINK.sub(numbered, measured.plain_text(text)).strip()
+    below = "\n".join(f"[{name} {i}]: {each}" for i, each in enumerate(addresses, 1))
+    return f"\n{short}\n\n{below}\n\n" if below else f"\n{short}\n\n"
 
 
 def readme() -> str:
-    """README.md with the table of today."""
+    """README.md with the tables of today."""
     text = README.read_text(encoding="utf-8")
-    before, rest = text.split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+    return BLOCK.sub(lambda found: found[1] + table(found[2]) + found[4], text)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ numbers of today into all pages; of a new reference "0" may stand in the page be
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
 - ``file > section > date; text`` is the day on which a section was measured.
 
-Documentation has a line on top of each page with numbers: between which days they were measured,
-and whether defaults have changed since, by the list on docs/results.md.
+Documentation has a line at the end of each page with numbers: between which days they were
+measured, and whether defaults have changed since, by the list on docs/results.md.
 """
 
 import contextlib
@@ -240,14 +240,14 @@ def newest_change() -> str:
 
 
 def dated(text: str, page: str) -> str:
-    """A page with a line below its heading: when its numbers were measured."""
+    """A page with a line at its end: when its numbers were measured."""
     found = days_of_page(text)
     if not found:
         return text
     when = f"on {found[0]}" if len(found) == 1 else f"from {found[0]} to {found[-1]}"
     changes = f"[some defaults have changed]({'../' * page.count('/')}results.md#changed-defaults)"
     since = f"; since {found[0]} {changes}" if found[0] < newest_change() else ""
-    return re.sub(r"\A(# .*\n)", rf"\1\n*Measured {when}{since}.*\n", text)
+    return f"{text.rstrip()}\n\n*Numbers on this page were measured {when}{since}.*\n"
 
 
 def read(app, page, source):

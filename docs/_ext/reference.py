@@ -1,6 +1,7 @@
 """A page of the reference for each public name, written before Sphinx looks for pages.
 
-It links to the pages whose last line, "API: ...", has the name: its guides.
+It links to the pages whose last line, "API: ...", has the name: its guides. A table of all names by
+topic leads to these pages, which the sidebar does not list.
 """
 
 import functools
@@ -15,6 +16,21 @@ from typing import Any
 DOCS = Path(__file__).parent.parent
 PAGES = DOCS / "api" / "names"
 HEADING, NAMES = r"^# (.*)$", r"^API: (.*)$"
+TABLE = "tables.inc"
+# by the part of a package that a name comes from; what is not named here is the last
+TOPICS = {
+    "numpyro_fwd": {
+        "Kernels": ("kernels",),
+        "Networks, trained and sampled": ("partial_bayes",),
+        "Runs, data and draws": (),
+    },
+    "blackjax_ext": {
+        "Markov chains": ("mcmc", "metrics"),
+        "Minibatches": ("sgmcmc", "subsampling", "potentials", "acceptance"),
+        "Populations": ("smc",),
+        "Warm-up": (),
+    },
+}
 # classes whose methods are called
 WITH_METHODS = {"BlackJAXKernel", "GOHSMC"}
 
@@ -54,7 +70,40 @@ def page(package: ModuleType, name: str) -> str:
     """The page of a name."""
     links = ", ".join(guides().get(f"{package.__name__}.{name}", ()))
     guide = f"Guide: {links}.\n\n" if links else ""
-    return f"# {name}\n\n{guide}```{{eval-rst}}\n{described(package, name)}```\n"
+    return (
+        f"---\norphan: true\n---\n\n# {name}\n\n"
+        f"{guide}```{{eval-rst}}\n{described(package, name)}```\n"
+    )
+
+
+def part(package: ModuleType, name: str) -> str:
+    """The part of a package that a name comes from."""
+    found = getattr(package, name)
+    found = getattr(found, "differentiable", found)
+    module = found.__name__ if inspect.ismodule(found) else found.__module__
+    return module.split(".")[1]
+
+
+def says(package: ModuleType, name: str) -> str:
+    """The first line of a docstring, as Markdown."""
+    line = (inspect.getdoc(getattr(package, name)) or "").split("\n")[0]
+    line = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", line.replace("``", "`"))
+    return line.replace("|", "\\|")
+
+
+def tables(package: ModuleType) -> str:
+    """Public names by topic, each with the first line of its docstring."""
+    topics = TOPICS[package.__name__]
+    known = {each: topic for topic, parts in topics.items() for each in parts}
+    *_, last = topics
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+    for name in package.__all__:
+        row = f"| [`{name}`](names/{package.__name__}.{name}.md) | {says(package, name)} |\n"
+        found[known.get(part(package, name), last)].append(row)
+    return "".join(
+        f"### {topic}\n\n| name | what it is |\n|---|---|\n{''.join(rows)}\n"
+        for topic, rows in found.items()
+    )
 
 
 def pages(package: ModuleType) -> dict[str, str]:
@@ -81,6 +130,8 @@ def write(app) -> None:
     for path in PAGES.glob("*.md"):
         if path.name not in wanted:
             path.unlink()
+    for package in packages:
+        wanted[f"{package.__name__}.{TABLE}"] = tables(package)
     for name, text in wanted.items():
         path = PAGES / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -1,4 +1,4 @@
-"""The last picture of each notebook, for the gallery."""
+"""The last picture of each notebook, for the tutorial."""
 
 import base64
 import json
@@ -27,8 +27,8 @@ def write(app) -> None:
 
 
 def show(app, page, source) -> None:
-    """Put each into the gallery above the link to its notebook, which hosts of code show alone."""
-    if page == "gallery":
+    """Put each into the tutorial above the link to its notebook, which hosts of code show alone."""
+    if page == "tutorial":
         link = re.compile(r"^- \[(.*?)\]\((.*?(\w+)\.ipynb)\)", re.MULTILINE)
         picture = r"- ![The last picture of \1](thumbnails/\3.png){width=260px}\\\n  [\1](\2)"
         source[0] = link.sub(picture, source[0])

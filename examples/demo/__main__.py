@@ -30,7 +30,9 @@ def main(arguments: list[str] | None = None) -> None:
     keep_compiled()  # a second demonstration waits for its draws alone
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    modules = (epidemic, many_rows, funnel, two_modes, network)
+    modules = (funnel, epidemic, many_rows, two_modes, network)
+    if not options.quick:
+        print("Five chapters of one to four minutes each, about ten minutes on two cores.")
     chapters = [one(number, module, options) for number, module in enumerate(modules, 1)]
     path = options.out / "report.html"
     page.write(path, chapters, facts(time.perf_counter() - begin, options))

@@ -74,7 +74,7 @@ def work_through(seed: int, quick: bool) -> Results:
         draw(runs, rates, mode[0], sd[0]),
         "Left: one coefficient. Right: effective draws per second, on a logarithmic axis.",
         f"A test of AMAGOLD read {num_read:.2g} of {len(data[1]):,} rows on average. It has "
-        f"{ratio:,.1f} times the effective draws per second of NUTS.",
+        f"{ratio:,.1f} times the effective draws per second of NUTS, compilation not counted.",
         code_of(*CHANGE, model, parts),
     )
 
@@ -114,13 +114,16 @@ def draw(runs: dict[str, Chains], rates: dict[str, float], mode: float, sd: floa
     for place, (name, look) in enumerate(zip(runs, looks, strict=True)):
         options = {"density": True, "histtype": "step", "label": name}
         left.hist(runs[name].draws("slope")[:, 0], 20, **look.line, **options)
-        right.bar(place, rates[name], 0.6, color=look.color, hatch="/" * place)
-        right.annotate(f"{rates[name]:,.0f}", (place, rates[name]), ha="center", va="bottom")
+        right.plot(place, rates[name], "os"[place], color=look.color, markersize=10)
+        right.annotate(f"  {rates[name]:,.0f}", (place, rates[name]), ha="left", va="center")
     density = scipy.stats.norm(mode, sd).pdf(grid)
     left.plot(grid, density, **style.TRUTH.line, label="normal at the mode")
     left.set(xlabel="first coefficient", ylabel="posterior density", xlim=(grid[0], grid[-1]))
     right.set(
-        yscale="log", ylabel="effective draws per second", ylim=(None, 3 * max(rates.values()))
+        yscale="log",
+        ylabel="effective draws per second",
+        xlim=(-0.5, 1.5),
+        ylim=(min(rates.values()) / 3, 3 * max(rates.values())),
     )
     right.set_xticks(range(len(runs)), list(runs))
     style.legend_above(left)

@@ -112,8 +112,8 @@ def work_through(seed: int, quick: bool) -> Results:
         "curve. R-hat: of predictions, four chains of NUTS, trees of at most 63 steps.",
         draw({"GOHSMC": ours, "NUTS": nuts}, train),
         "Predictions of each method: they should be uncertain where there are no data.",
-        f"Best on new rows: {best}. One Bayesian layer captures only part of the uncertainty: if "
-        "NUTS on all weights mixes, use NUTS; this is for larger networks.",
+        f"Smaller loss on new rows: {best}. GOHSMC is for networks that are too large for NUTS on "
+        "all weights; its one Bayesian layer captures part of the uncertainty.",
         code_of(*CHANGE, matrix, model),
     )
 

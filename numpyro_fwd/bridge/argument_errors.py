@@ -41,9 +41,9 @@ def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[
         found = not_numbers(model_args, model_kwargs, said)
         if not found and isinstance(error, INDEXED):
             raise TypeError(
-                "model gives NumPy what is traced, as the rows of a plate that index an array of "
-                "NumPy or pandas, or a latent in a function of NumPy: give arrays of jax, or write "
-                f"jnp.asarray(x)[rows], jnp.exp(latent). jax said: {said.splitlines()[0]}"
+                "model gives NumPy what is traced by JAX: the rows of a plate index an array of "
+                "NumPy or pandas, or a function of NumPy takes a latent. Give arrays of jax, or "
+                f"write jnp.asarray(x)[rows], jnp.exp(latent). jax said: {said.splitlines()[0]}"
             ) from error
         if not found or not any(words in said for words in NOT_NUMBERS):
             raise

@@ -138,11 +138,10 @@ def warn_of_ties(z: SiteValues) -> None:
     bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if not share <= 0.02]
     if bad and is_first_process():
         warnings.warn(
-            f"prior draws are equal: {', '.join(bad)}. They are nearer to one another, or to "
-            "the end of a support, than numbers of this precision can tell, so that the log "
-            "evidence is off by about that share or more. At an end sample the site on a "
-            "logarithmic or logistic scale, or take a prior with less mass there; far from zero, "
-            "as a difference from a constant.",
+            f"prior draws are equal: {', '.join(bad)}. Numbers of this precision cannot tell them "
+            "apart, near the end of a support or far from zero, and the log evidence is off by "
+            "about that share or more. Near an end sample the logarithm or the log odds instead, "
+            "or take a prior with less mass there; far from zero, the difference from a constant.",
             UserWarning,
             stacklevel=3,
         )

@@ -36,8 +36,8 @@ OTHERS = (
     "is also exact but accepts less; or numpyro.infer.NUTS on the model without subsample_size"
 )
 NO_ANCHOR = (
-    'control_variate="second_order" needs the mode of the full data, and Newton\'s path found none '
-    "from the start, that of init_params if they are given. Alternatives that need no mode: "
+    'control_variate="second_order" needs the mode of the full data, and Newton\'s method found '
+    "none from the start (that of init_params, if given). Alternatives that need no mode: "
     f"{OTHERS}."
 )
 CHAINS_START_APART = (

@@ -104,7 +104,7 @@ class Emulating:
             if not is_known(z):
                 z = zeros_like(z)
             digest = [int(each) for each in fingerprint(*run.source.arguments)]
-            made_with = run.source.model, digest, jax.tree.map(jnp.shape, z)
+            made_with = digest, jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], z)
             if self.last is None or self.last[0] != made_with:
                 self.last = made_with, self._learned(run, z)
             return self.last[1]
@@ -245,11 +245,12 @@ class Emulated(BlackJAXKernel):
         *,
         num_trajectories: int = 8,
         num_integration_steps: int = 8,
-        walk_probability: float = 0.05,
+        walk_probability: float = 0.02,
         seed: int = 0,
         **options: Unpack[KernelOptions],
     ):
         check_count("seed", seed, least=0)
+        self._seed = seed
         checked: dict[str, Any] = {
             "num_trajectories": num_trajectories,
             "num_integration_steps": num_integration_steps,
@@ -259,11 +260,14 @@ class Emulated(BlackJAXKernel):
             model,
             emulated,
             differentiation="none",
-            strategy=Emulating(seed),
             emulator_fn=None,  # the strategy's
             **emulated.checked(checked),
             **{**self.option_defaults, **options},
         )
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._strategy = Emulating(self._seed)
 
     def emulator(self, mcmc: MCMC) -> EmulatorReport:
         """What the emulator of a run took, and how right it is: print it."""

@@ -20,12 +20,12 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 NUM_COMPARED = 8
 COARSE_PRODUCTS = (
-    "the products of matrices on {} are rounded by default, to 10 bits (TF32) or fewer, and "
-    "differences of the model's energy between a few points around the start are off by {:.2g} "
-    "nats for it: the chains sample another density. Give the products full precision, by "
-    'jax.config.update("jax_default_matmul_precision", "highest") before the run or '
-    'precision="highest" in the model\'s own products (which then take longer, and all else as '
-    "long as before), or centre what they multiply."
+    "the products of matrices on {} are rounded by default, to 10 bits (TF32) or fewer. Around the "
+    "start this changes differences of the model's log density by {:.2g} nats: the chains would "
+    "sample another posterior. Set "
+    'jax.config.update("jax_default_matmul_precision", "highest") before the run, or write '
+    'precision="highest" in the products of the model, which then take longer; or subtract means '
+    "from what they multiply."
 )
 
 

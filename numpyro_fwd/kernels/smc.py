@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
@@ -491,7 +490,7 @@ def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:
     particles = state.position, state.local, state.ancestors
     population = sampler.Population(particles, state.log_weights, state.log_evidence)
     # rounding leaves the effective sample size of equal weights a little below N
-    population, _ = sampler.resample_below(rng_key, population, 1.0 - 1e-4, systematic)
+    population, _ = sampler.resample_below(rng_key, population, 1.0 - 1e-4)
     position, local, ancestors = population.particles
     return state._replace(
         position=position, local=local, log_weights=population.log_weights, ancestors=ancestors

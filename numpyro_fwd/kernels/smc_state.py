@@ -149,8 +149,8 @@ def warn_of_annealing(
     size, sentences = state.ancestors.size, []
     if on_host(state.is_forced)[0]:
         sentences.append(
-            f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
-            "jumped to 1: allow more of them."
+            f"all max_temperatures = {max_temperatures} temperatures were used, and the last step "
+            "jumped to 1: give a larger max_temperatures."
         )
     # of the particles: an effective sample size below it is warned of
     if not least_ess >= 0.1 * size:
@@ -171,7 +171,10 @@ def warn_of_annealing(
             "small: take more particles."
         )
     if np.isnan(log_evidence):
-        sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
+        sentences.append(
+            "the population is lost: too few particles carried the weight, or rounding decided, so "
+            "that the log evidence is NaN. Take more particles, or float64."
+        )
     # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
     if is_adjusted and not sentences and not ancestors >= 0.5 * mixed:
         other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"

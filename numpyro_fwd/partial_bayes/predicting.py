@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.handlers import seed, uncondition
 from numpyro.infer import Predictive
@@ -75,7 +74,7 @@ def latents_of(
 ) -> dict[str, Any]:
     """Latents of a trained model in their supports, of particles drawn by their weights."""
     population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
-    population = sampler.resample(rng_key, population, systematic, num_samples)
+    population = sampler.resample(rng_key, population, num_samples)
     check_trained({**result.params, **population.particles})
     values = constrain(seed(model, jax.random.key(0)), model_args, model_kwargs)
     latents = jax.vmap(values)(population.particles)

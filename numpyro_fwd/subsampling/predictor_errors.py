@@ -77,9 +77,9 @@ def check_bent(name: str, predictor: str, moved: Function, z: Any) -> None:
         if scaled:
             how = CENTRE.format(scaled, sorted(bent), scaled[0])
         raise ValueError(
-            f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: the "
-            f"Jacobian of its {predictor.replace('_', ' ')} in their unconstrained values is not "
-            f'constant, as it must be for acceptance="subsampled". {how} {WITHOUT_LIMIT}'
+            f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: its "
+            f"predictor {predictor.replace('_', ' ')} is not affine in their unconstrained values, "
+            f'as acceptance="subsampled" needs. {how} {WITHOUT_LIMIT}'
         )
 
 

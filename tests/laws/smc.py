@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.smc.resampling import multinomial
 from jax.scipy.stats import norm
 
 import blackjax_ext
@@ -83,9 +83,6 @@ CASES: dict[str, dict] = {
     "two_moves": {"step_size": 0.4, "num_moves": 2},
     "never_resampled": {"step_size": 0.3, "ess_threshold": 0.0},
     "always_resampled": {"step_size": 0.5, "ess_threshold": 1.0},
-    "multinomial": {"step_size": 0.5, "resampling_fn": multinomial},
-    "waste_free_langevin": {"step_size": 0.4, "num_moves": 1, "is_waste_free": True},
-    "waste_free_mala": metropolis("mala") | {"num_moves": 3, "is_waste_free": True},
     "metropolis_mala": metropolis("mala"),
     "metropolis_hp_mala": metropolis("hp_mala", floor=0.3),
 }
@@ -223,22 +220,6 @@ def weights_accumulate() -> None:
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
 
 
-def union_is_the_mean() -> None:
-    """A population of several estimates, for any function, the mean of what they estimate."""
-    keys = jax.random.split(jax.random.key(15), 3)
-    particles, factors = jax.random.normal(keys[0], (4, 6)), jax.random.normal(keys[1], (4, 6))
-    evidence = jax.random.normal(keys[2], (4,))
-    every = sampler.Population(particles, jax.nn.log_softmax(factors), evidence)
-    first = jax.tree.map(lambda leaf: leaf[0], every)
-    others = jax.tree.map(lambda leaf: leaf[1:], every)
-    found = sampler.union(first, others)
-    estimates = jnp.sum(jnp.exp(every.log_weights) * particles, axis=1) * jnp.exp(evidence)
-    value = jnp.exp(found.log_evidence + found.log_weights) @ found.particles
-    np.testing.assert_allclose(value, estimates.mean(), rtol=1e-9)
-    np.testing.assert_allclose(jnp.exp(found.log_evidence), jnp.exp(evidence).mean(), rtol=1e-9)
-    np.testing.assert_allclose(jax.nn.logsumexp(found.log_weights), 0.0, atol=1e-9)
-
-
 SPREADS = (1e3, 1e6, 1e9, 1e12, 1e15)  # of the log likelihood, in multiples of half a chi^2
 
 
@@ -302,19 +283,6 @@ def great_factors_keep_the_weights(factor: float, dtype) -> None:
     found = sampler.update_weights(population, jnp.full_like(log_weights, factor))
     np.testing.assert_allclose(found.log_weights, log_weights, atol=1e-5)
     np.testing.assert_allclose(found.log_evidence, factor, rtol=1e-6)
-
-
-def union_keeps_its_digits(offset: float, dtype) -> None:
-    """Populations whose log evidences are large and close weigh by their difference."""
-    log_weights = jnp.full((2, 4), -jnp.log(4.0), dtype)
-    evidence = jnp.asarray([offset, offset], dtype)
-    population = sampler.Population(
-        jnp.arange(8.0, dtype=dtype).reshape(2, 4), log_weights, evidence
-    )
-    first = jax.tree.map(lambda leaf: leaf[0], population)
-    found = sampler.union(first, jax.tree.map(lambda leaf: leaf[1:], population))
-    np.testing.assert_allclose(found.log_weights, -np.log(8.0), rtol=1e-5)
-    np.testing.assert_allclose(found.log_evidence, offset, rtol=1e-6)
 
 
 def annealed_evidence(precision: float, dtype) -> None:
@@ -497,13 +465,13 @@ def jumps_find_the_shares() -> None:
     assert abs(share - SHARE) < 0.06, f"jumps: share {share}"
 
 
-def resampling_keeps_expectations(resampling_fn: Callable) -> None:
+def resampling_keeps_expectations() -> None:
     """Over many keys each particle is drawn N times its weight; then all weigh the same."""
     log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
     population = from_draws(jnp.eye(5), log_weights)
 
     def draw(rng_key):
-        found = sampler.resample(rng_key, population, resampling_fn)
+        found = sampler.resample(rng_key, population)
         return jnp.exp(found.log_weights + found.log_evidence) @ found.particles
 
     found = jax.vmap(draw)(jax.random.split(jax.random.key(10), 20_000))
@@ -517,7 +485,7 @@ def last(rng_key, weights, num):
     return jnp.full(num, weights.size - 1)
 
 
-def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
+def never_picks_a_weightless_particle(scheme: Callable, dtype) -> None:
     """All weights zero but one, wherever that one is; and NaN weights count as zero."""
     num = 1000
     for alive in (0, 1, 517, num - 1):
@@ -525,7 +493,8 @@ def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
         log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
         population = from_draws(jnp.arange(num), log_weights)
         for seed in range(3):
-            found = sampler.resample(jax.random.key(seed), population, resampling_fn)
+            with mock.patch.object(sampler, "systematic", scheme):
+                found = sampler.resample(jax.random.key(seed), population)
             assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"
             np.testing.assert_allclose(found.log_weights, -np.log(num), rtol=1e-6)
             np.testing.assert_allclose(found.log_evidence, -3.0 - np.log(num), rtol=1e-6)

@@ -143,7 +143,9 @@ def test_rows_of_an_array_of_numpy_are_named(kernel):
     problem = awkward.problem_of("centred")
     sampler = KERNELS[kernel].make(problem.model(None))
     keys = jax.random.split(jax.random.key(0), 2)
-    with pytest.raises(TypeError, match=r"model gives NumPy what is traced, .* jnp.asarray\(x\)"):
+    with pytest.raises(
+        TypeError, match=r"model gives NumPy what is traced by JAX: .* jnp.asarray\(x\)"
+    ):
         state = sampler.init(keys, kernel == "langevin_smc", None, problem.args, {})
         jax.eval_shape(lambda state: sampler.sample(state, problem.args, {}), state)
 

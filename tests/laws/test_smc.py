@@ -3,11 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from blackjax.smc import resampling
+from blackjax.smc.resampling import systematic
 
 from tests.laws import smc
-
-SCHEMES = ("systematic", "stratified", "multinomial", "residual")
 
 
 @pytest.mark.first
@@ -54,14 +52,8 @@ def test_weights_accumulate(x64):
     smc.weights_accumulate()
 
 
-def test_union_is_the_mean(x64):
-    smc.union_is_the_mean()
-
-
-@pytest.mark.first
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_never_picks_a_weightless_particle(scheme):
-    smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")
+def test_never_picks_a_weightless_particle():
+    smc.never_picks_a_weightless_particle(systematic, "float32")
 
 
 DIGITS = (
@@ -88,10 +80,9 @@ def test_digits(law, spread, offset, precision):
 
 @pytest.mark.first
 @pytest.mark.parametrize(("precision", "offset"), [("float32", -4e8), ("float64", -4e17)])
-@pytest.mark.parametrize("law", [smc.union_keeps_its_digits, smc.great_factors_keep_the_weights])
-def test_great_evidences(law, precision, offset):
+def test_great_evidences(precision, offset):
     with jax.enable_x64(precision == "float64"):
-        law(offset, precision)
+        smc.great_factors_keep_the_weights(offset, precision)
 
 
 @pytest.mark.long
@@ -103,10 +94,8 @@ def test_annealed_evidence(spread, precision):
         smc.annealed_evidence(spread, precision)
 
 
-@pytest.mark.first
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_resampling_keeps_expectations(scheme):
-    smc.resampling_keeps_expectations(getattr(resampling, scheme))
+def test_resampling_keeps_expectations():
+    smc.resampling_keeps_expectations()
 
 
 def test_never_picks_a_weightless_particle_because_of_rounding():

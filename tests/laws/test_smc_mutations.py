@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from blackjax.smc.resampling import systematic
 
 from blackjax_ext.smc import (
     annealing,
@@ -22,33 +21,33 @@ from blackjax_ext.smc import (
 from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.update_weights, sampler.resample
-REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
+REGRESSION, TEMPERED = l_kernels.regression, tempered.tempered
 CONCENTRATION, NOTED = sampler.concentration, annealing.noted
 SAMPLE = mixtures.Mixture.sample
 NEXT, VARIANCES = tempered.next_temperature, tempered.variances
 
 
-def reset_without_resampling(rng_key, population, resampling_fn, num=None):
+def reset_without_resampling(rng_key, population, num=None):
     """The weights become equal, and every particle stays where it is."""
     return population._replace(log_weights=jnp.full_like(population.log_weights, -jnp.log(5)))
 
 
-def resample_without_reset(rng_key, population, resampling_fn, num=None):
+def resample_without_reset(rng_key, population, num=None):
     """The particles are drawn by their weights, and keep the weights by which they were drawn."""
-    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    found = RESAMPLE(rng_key, population, num)
     return found._replace(log_weights=population.log_weights)
 
 
-def resample_by_squares(rng_key, population, resampling_fn, num=None):
+def resample_by_squares(rng_key, population, num=None):
     """Heavy particles are drawn too often."""
     squares = jax.nn.log_softmax(2.0 * population.log_weights)
-    return RESAMPLE(rng_key, population._replace(log_weights=squares), resampling_fn, num)
+    return RESAMPLE(rng_key, population._replace(log_weights=squares), num)
 
 
-def weightless_particles_are_picked(rng_key, population, resampling_fn, num=None):
+def weightless_particles_are_picked(rng_key, population, num=None):
     """The index of a scheme is taken as it comes."""
     weights = jnp.exp(population.log_weights)
-    indices = resampling_fn(rng_key, weights, weights.size)
+    indices = sampler.systematic(rng_key, weights, weights.size)
     particles = jax.tree.map(lambda leaf: leaf[indices], population.particles)
     uniform = jnp.full_like(weights, -jnp.log(weights.size))
     return sampler.Population(particles, uniform, population.log_evidence)
@@ -93,12 +92,6 @@ def fit_to_all(x, p, weights):
     return REGRESSION(x, p, jnp.full_like(weights, 1.0 / weights.size))
 
 
-def evidences_are_forgotten(first, others):
-    """All places count alike, whatever the evidence of the population they belong to."""
-    others = others._replace(log_evidence=jnp.full_like(others.log_evidence, first.log_evidence))
-    return UNION(first, others)
-
-
 def ess_of_great_factors(log_weights, log_factors):
     """The greatest factor is subtracted after the weights were added, which are then lost."""
     first = jax.nn.logsumexp(log_weights + log_factors)
@@ -128,15 +121,6 @@ def linear_bisection(temperature, log_weights, loglikelihood, tempering_ess):
     return jnp.maximum(found, 2.0**-30)
 
 
-def plain_union(first, others):
-    """Large log evidences are added to the weights."""
-    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    log_weights = (every.log_weights + every.log_evidence[:, None]).reshape(-1)
-    total = jax.nn.logsumexp(log_weights)
-    particles = every.particles.reshape(-1)
-    return sampler.Population(particles, log_weights - total, total - jnp.log(2.0))
-
-
 def absolute_floor(x, log_weights):
     """Variances of a narrow posterior are those of the floor."""
     return VARIANCES(x, log_weights) + 1e-6
@@ -152,9 +136,9 @@ def resampled_variance_counts(log_weights, ancestors, num_ancestors):
     return 2.0 * CONCENTRATION(log_weights, ancestors, num_ancestors)
 
 
-def ancestors_stay(rng_key, population, resampling_fn, num=None):
+def ancestors_stay(rng_key, population, num=None):
     """Resampling forgets to take the ancestors along."""
-    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    found = RESAMPLE(rng_key, population, num)
     if not isinstance(found.particles, tuple):
         return found
     particles = (*found.particles[:2], population.particles[2])
@@ -195,7 +179,7 @@ class Mutation(NamedTuple):
 
 EVIDENCE = partial(smc.evidence_is_unbiased, "langevin_reversed")
 NEVER = partial(smc.evidence_is_unbiased, "never_resampled")
-COUNTS = partial(smc.resampling_keeps_expectations, systematic)
+COUNTS = smc.resampling_keeps_expectations
 ALIVE = partial(smc.never_picks_a_weightless_particle, smc.last, "float32")
 REVERSED = smc.reversed_is_the_langevin_ratio
 MUTATIONS = {
@@ -233,9 +217,6 @@ MUTATIONS = {
     "half_kick_dropped": Mutation(
         l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
     ),
-    "evidences_are_forgotten": Mutation(
-        sampler, "union", evidences_are_forgotten, smc.union_is_the_mean, "Not equal", True
-    ),
     "ess_of_great_factors": Mutation(
         sampler,
         "conditional_ess",
@@ -263,9 +244,6 @@ MUTATIONS = {
         linear_bisection,
         partial(smc.next_temperature_leaves_its_share, 1e12, 0.0, "float32"),
         "Not equal",
-    ),
-    "plain_union": Mutation(
-        sampler, "union", plain_union, partial(smc.union_keeps_its_digits, -4e8, "float32"), "Not"
     ),
     "absolute_floor": Mutation(
         tempered,

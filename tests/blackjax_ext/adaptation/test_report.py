@@ -95,7 +95,11 @@ def said(state):
 @pytest.mark.long
 def test_the_report_names_a_frozen_chain():
     (message,) = said(watched([0.5, 0.0, 0.7]))
-    assert "chain 1 of 3" in message and "put back" in message and message.endswith("Advice.")
+    assert (
+        "chain 1 of 3" in message
+        and "moved to where another" in message
+        and message.endswith("Advice.")
+    )
 
 
 @pytest.mark.long

@@ -39,13 +39,6 @@ MOVES = {
         "num_moves": 2,
         "move": moves.Metropolis(blackjax.hmc, num_integration_steps=4),
     },
-    "waste_free": {
-        "step_size": 0.6,
-        "num_moves": 7,
-        "is_waste_free": True,
-        "move": moves.Metropolis(blackjax_ext.mala),
-        "inverse_mass_matrix": "particles",
-    },
     "particles": {
         "step_size": 0.6,
         "num_integration_steps": 2,
@@ -187,12 +180,6 @@ def test_the_metric_of_a_metropolis_move_knows_the_temperature():
         first = sampler.init(jax.tree.map(lambda leaf, i=i: leaf[i], state.position), key_init)
         found = sampler.step(key_step, first)[0].position["b"]
         np.testing.assert_allclose(new_state.position["b"][i], found, rtol=1e-4, atol=1e-5)
-
-
-def test_waste_free_needs_a_number_that_divides():
-    smc = smc_of(num_moves=2, is_waste_free=True)
-    with pytest.raises(ValueError, match="got 20 particles and num_moves = 2"):
-        smc.step(jax.random.key(0), smc.init(prior_draws(20)))
 
 
 BAD = {

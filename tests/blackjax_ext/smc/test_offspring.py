@@ -94,12 +94,13 @@ def test_guided_steps_are_those_of_evaluating_all(monkeypatch, x64):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_ancestors_survive_the_guard_of_resampling():
+def test_ancestors_survive_the_guard_of_resampling(monkeypatch):
     """A scheme that returns a particle without weight: its place is the heaviest's, whole."""
     particles = jnp.arange(4.0)[:, None], jnp.arange(4)
     log_weights = jnp.log(jnp.array([0.0, 0.7, 0.3, 0.0]))
     population = sampler.Population(particles, log_weights, jnp.zeros(()))
     scheme = lambda key, weights, num: jnp.array([0, 1, 2, 3])  # noqa: E731
-    after = sampler.resample(jax.random.key(0), population, scheme)
+    monkeypatch.setattr(sampler, "systematic", scheme)
+    after = sampler.resample(jax.random.key(0), population)
     np.testing.assert_array_equal(after.particles[0][:, 0], after.particles[1])
     np.testing.assert_array_equal(after.particles[1], [1, 1, 2, 1])

@@ -1,0 +1,88 @@
+"""Emulators that are learned where the posterior is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import blackjax_ext
+
+TIMES = jnp.arange(8.0)
+DATA = 10.0 * jnp.exp(-0.5 * TIMES) + 0.1 * jnp.cos(3 * TIMES)
+
+
+def outputs_fn(position):
+    return {"y": jnp.exp(position["log_height"] - jnp.exp(position["log_rate"]) * TIMES)}
+
+
+def logdensity_fn(position, outputs):
+    scale = jnp.exp(position["log_scale"])
+    residuals = (outputs["y"] - DATA) / scale
+    prior = -0.5 * sum(jnp.sum(leaf**2) / 4.0 for leaf in jax.tree.leaves(position))
+    return prior - 0.5 * jnp.sum(residuals**2) - TIMES.size * position["log_scale"]
+
+
+def starts(num=8):
+    keys = jax.random.split(jax.random.key(1), 3)
+    names = "log_height", "log_rate", "log_scale"
+    return {name: jax.random.normal(key, (num,)) for name, key in zip(names, keys, strict=True)}
+
+
+def reverse_only(position):
+    @jax.custom_vjp
+    def solve(position):
+        return outputs_fn(position)
+
+    solve.defvjp(
+        lambda position: jax.vjp(outputs_fn, position), lambda pull, slope: pull(slope)
+    )
+    return solve(position)
+
+
+def called(position):
+    shape = {"y": jax.ShapeDtypeStruct(TIMES.shape, jnp.float32)}
+
+    def simulate(log_height, log_rate):
+        height, rate = np.exp(float(log_height)), np.exp(float(log_rate))
+        return {"y": np.float32(height * np.exp(-rate * np.arange(8.0)))}
+
+    of_call = position["log_height"], position["log_rate"]
+    return jax.pure_callback(simulate, shape, *of_call, vmap_method="sequential")
+
+
+@pytest.mark.parametrize("function", [outputs_fn, reverse_only, called])
+def test_an_emulator_is_accepted_nearly_always(function):
+    emulator_fn, found = blackjax_ext.emulate(function, logdensity_fn, jax.random.key(0), starts())
+    assert found.acceptance > 0.9
+    assert found.num_solves < 500
+    assert (found.num_jvps == 0) == (function is called)
+    # `log_scale` is no coordinate of the outputs
+    assert found.emulator.center.shape == (2,)
+    exact = [
+        logdensity_fn(position, outputs_fn(position)) - emulator_fn(position)
+        for draw in found.draws[::40]
+        for position in [dict(zip(("log_height", "log_rate", "log_scale"), draw, strict=True))]
+    ]
+    # a few are beyond the points, where the emulator falls off slowly on purpose
+    assert np.mean(np.abs(exact - np.median(exact)) < 0.3) > 0.9
+
+
+def test_without_a_start_the_last_guess_is_named():
+    with pytest.raises(ValueError, match=r"no start: .* any of 4 first guesses"):
+        blackjax_ext.emulate(
+            lambda position: {"y": jnp.nan * outputs_fn(position)["y"]},
+            logdensity_fn,
+            jax.random.key(0),
+            starts(4),
+        )
+
+
+def test_the_better_of_two_modes_is_found():
+    def two(x):
+        return jnp.stack([x**2])
+
+    def density(x, outputs):
+        return -0.5 * ((outputs[0] - 4.0) / 0.3) ** 2 + 3.0 * jnp.tanh(x)
+
+    _, found = blackjax_ext.emulate(two, density, jax.random.key(0), jnp.linspace(-3.0, 3.0, 10))
+    assert abs(found.mean[0] - 2.0) < 0.1

@@ -1,0 +1,145 @@
+"""Models with marked functions: one evaluation a draw."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC as MCMC_OF_NUMPYRO
+from numpyro.infer.util import log_density
+
+from numpyro_fwd import MCMC, Emulated, RandomWalk, expensive
+
+TIMES = np.arange(6.0)
+Y = np.array([9.7, 6.2, 3.5, 2.4, 1.2, 0.9])
+
+
+def solve(rate):
+    """Decay, which the solver cannot follow at rates below 0.3."""
+    return jnp.where(rate > 0.3, 10.0 * jnp.exp(-rate * TIMES), jnp.nan)
+
+
+def model(y, solve=expensive(solve)):
+    rate = numpyro.sample("rate", dist.HalfNormal(1.0))
+    scale = numpyro.sample("scale", dist.LogNormal(-1.0, 0.5))
+    outputs = solve(rate)
+    is_solved = jnp.isfinite(outputs).all()
+    numpyro.factor("solved", jnp.where(is_solved, 0.0, -jnp.inf))
+    numpyro.deterministic("last", outputs[-1])
+    numpyro.sample("y", dist.Normal(jnp.where(is_solved, outputs, 0.0), scale), obs=y)
+
+
+def moments():
+    """Posterior mean and sd of both, by quadrature."""
+    rate, scale = np.linspace(0.3001, 1.2, 400), np.exp(np.linspace(-4.0, 2.0, 400))
+    outputs = 10.0 * np.exp(-rate[:, None] * TIMES)
+    log_y = -0.5 * ((Y - outputs)[:, None] / scale[:, None]) ** 2 - np.log(scale)[:, None]
+    logs = log_y.sum(-1) - 0.5 * rate[:, None] ** 2 - 0.5 * ((np.log(scale) + 1.0) / 0.5) ** 2
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    means = [(weights.sum(1 - i) @ x) for i, x in enumerate((rate, scale))]
+    return [
+        (mean, np.sqrt(weights.sum(1 - i) @ (x - mean) ** 2))
+        for i, (x, mean) in enumerate(zip((rate, scale), means, strict=True))
+    ]
+
+
+def run(kernel, num_samples=1000, *args, make=MCMC, **options):
+    options = {"num_chains": 2, "chain_method": "vectorized"} | options
+    mcmc = make(kernel, num_warmup=20, num_samples=num_samples, progress_bar=False, **options)
+    mcmc.run(jax.random.key(0), *(args or (Y,)), extra_fields=("num_solves", "diverging"))
+    return mcmc
+
+
+@pytest.fixture(scope="module")
+def mcmc():
+    return run(Emulated(model))
+
+
+@pytest.mark.statistical
+def test_posterior_is_that_of_quadrature(mcmc):
+    samples = mcmc.get_samples()
+    for name, (mean, sd) in zip(("rate", "scale"), moments(), strict=True):
+        assert abs(samples[name].mean() - mean) < 0.15 * sd, name
+        assert abs(samples[name].std() / sd - 1) < 0.12, name
+
+
+def test_evaluations_are_counted_and_told(mcmc):
+    report = mcmc.sampler.emulator(mcmc)
+    assert report.acceptance > 0.9
+    assert 0 < report.num_solves < 400
+    assert report.num_jvps > 0  # along the rate alone
+    assert "emulator from" in str(report)
+    fields = mcmc.get_extra_fields()
+    np.testing.assert_array_equal(fields["num_solves"][:3], [22, 23, 24])
+    assert np.all(np.isfinite(mcmc.get_samples()["last"]))
+
+
+def test_the_emulator_is_learned_once_for_the_same_data():
+    seen = []
+
+    def counted(rate):
+        jax.debug.callback(lambda: seen.append(1))
+        return solve(rate)
+
+    kernel = Emulated(lambda y: model(y, expensive(counted)))
+    first = run(kernel, 5)
+    jax.effects_barrier()
+    report, count = kernel.emulator(first), len(seen)
+    assert count >= report.num_solves + 2 * 25
+    second = run(kernel, 5)  # two chains, 25 steps each, and their starts
+    jax.effects_barrier()
+    assert len(seen) - count <= 2 * 25 + 20
+    assert kernel.emulator(second) == report
+    other = run(kernel, 5, 0.9 * Y)
+    assert kernel.emulator(other) != report
+
+
+@pytest.mark.parametrize("make", [MCMC, MCMC_OF_NUMPYRO])
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_chains_of_every_kind_share_it(make, method):
+    kernel = Emulated(model)
+    done = run(kernel, 50, make=make, chain_method=method)
+    assert done.get_samples(group_by_chain=True)["rate"].shape == (2, 50)
+    assert kernel.emulator(done).num_solves < 400
+
+
+def test_a_kernel_is_pickled_with_its_model(mcmc):
+    kernel = pickle.loads(pickle.dumps(Emulated(model, seed=3)))
+    assert run(kernel, 5).get_samples()["rate"].shape == (10,)
+
+
+def test_others_see_the_function_as_it_is():
+    value, _ = log_density(model, (Y,), {}, {"rate": 0.5, "scale": 0.4})
+    plain, _ = log_density(model, (Y, solve), {}, {"rate": 0.5, "scale": 0.4})
+    assert value == plain
+    draws = [run_walk(function) for function in (expensive(solve), solve)]
+    np.testing.assert_array_equal(*draws)
+
+
+def run_walk(function):
+    walk = MCMC(RandomWalk(model), num_warmup=20, num_samples=20, progress_bar=False)
+    walk.run(jax.random.key(0), Y, function)
+    return walk.get_samples()["rate"]
+
+
+def test_what_cannot_be_emulated_is_named():
+    with pytest.raises(ValueError, match="calls no function that is marked"):
+        run(Emulated(lambda y: model(y, solve)), 5)
+    with pytest.raises(ValueError, match="no start"):
+        run(Emulated(lambda y: model(y, expensive(lambda rate: jnp.nan * solve(rate)))), 5)
+    with pytest.raises(ValueError, match=r"walk_probability must be between 0 and 1; got 2"):
+        Emulated(model, walk_probability=2.0)
+    with pytest.raises(ValueError, match="num_trajectories must be at least 1; got 0"):
+        Emulated(model, num_trajectories=0)
+
+
+def test_an_emulator_that_is_not_accepted_is_warned_of():
+    def rough(rate):
+        return solve(rate) + jnp.sin(1e5 * jnp.round(rate, 4))  # without a slope
+
+    with pytest.warns(UserWarning, match="expected to be accepted in"):
+        run(Emulated(lambda y: model(y, expensive(rough))), 5)

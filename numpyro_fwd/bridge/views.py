@@ -153,6 +153,14 @@ def view_potential(
     return view, init_params
 
 
+class NoDerivatives(ValueError):
+    """A density cannot be differentiated as a kernel wants it; `others` is how it can be."""
+
+    def __init__(self, message: str, others: Differentiation):
+        super().__init__(message)
+        self.others = others
+
+
 def check_derivatives(
     name: str, potential_fn: Function, position: Position, wanted: Wanted | None
 ) -> Differentiation:
@@ -168,9 +176,10 @@ def check_derivatives(
     found = differentiation_of(potential_fn, position, wanted)
     if found is None:
         others = differentiation_of(potential_fn, position, "none")
-        raise ValueError(
+        raise NoDerivatives(
             f"{name} cannot be differentiated in {wanted} mode, which this kernel needs; "
-            f"{WAYS_OUT[others or 'none']}"
+            f"{WAYS_OUT[others or 'none']}",
+            others or "none",
         )
     return found
 

@@ -1,6 +1,7 @@
 """NUTS in coordinates that its warm-up learns."""
 
 import copy
+import warnings
 from typing import Any, Unpack
 
 import blackjax
@@ -10,11 +11,15 @@ from jax import Array
 
 from blackjax_ext.adaptation.algorithm import BoundAlgorithm, Stepper
 from blackjax_ext.checks import check_count
+from blackjax_ext.meshes import is_first_process
 from blackjax_ext.types import LogDensity
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
+from numpyro_fwd.bridge.views import NoDerivatives, View
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
 from numpyro_fwd.kernels.recording import Recording, of_trajectory
 from numpyro_fwd.kernels.state import KernelState
+from numpyro_fwd.kernels.strategy import WholeDensity
 from numpyro_fwd.types import Args, Kwargs, Model
 
 
@@ -38,7 +43,8 @@ class AutoNUTS(BlackJAXKernel):
         A trajectory is doubled at most so many times. A pair is the number in the warm-up and the
         number after it; a step is then compiled twice.
     forward_mode_differentiation
-        For models without a reverse mode: gradients from D JVPs.
+        Gradients from D JVPs in one pass, whether or not the model has a reverse mode. A model
+        without one gets them unasked, and a warning says so.
     learn_coordinates
         Whether to learn coordinates; if not, effects are sampled as they are written.
     options
@@ -78,6 +84,30 @@ class AutoNUTS(BlackJAXKernel):
             max_num_doublings=depths[0],
             **options,
         )
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
+    ) -> tuple[View, Any]:
+        """The target, by JVPs where the model has no reverse mode."""
+        given = rng_key, init_params, model_args, model_kwargs
+        try:
+            return super()._look(*given)
+        except NoDerivatives as error:
+            if error.others != "forward":
+                raise
+        self._differentiation, self._strategy = "forward", WholeDensity("forward")
+        self._reset()  # what has been made is for gradients
+        view, z = super()._look(*given)
+        one = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
+        size = sum(map(jnp.size, jax.tree.leaves(one)))
+        if is_first_process():
+            warnings.warn(
+                f"AutoNUTS takes each gradient from {size} JVPs in one pass: the model has no "
+                "reverse mode. forward_mode_differentiation=True says the same without a warning; "
+                "where a solver is dear, numpyro_fwd.Emulated evaluates it once a draw.",
+                stacklevel=2,
+            )
+        return view, z
 
     def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step, with trees of the depth of its phase."""

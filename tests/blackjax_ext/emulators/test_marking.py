@@ -81,7 +81,7 @@ def test_calls_in_loops_are_named():
     def looped(x):
         return jax.lax.fori_loop(0, 3, lambda i, total: total + jnp.sum(decay(x[0], TIMES)), 0.0)
 
-    with pytest.raises(ValueError, match="within a (scan|while)"):
+    with pytest.raises(ValueError, match=r"within a (scan|while)"):
         split(looped, X)
     with pytest.raises(ValueError, match="calls no function that is marked"):
         split(lambda x: jnp.sum(x), X)

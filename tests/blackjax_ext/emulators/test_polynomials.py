@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.emulators.polynomials import Form, Points, emulated_density, fitted, form_of, linear
+from blackjax_ext.emulators.polynomials import (
+    Form,
+    Points,
+    emulated_density,
+    fitted,
+    form_of,
+    linear,
+)
 
 RNG = np.random.default_rng(0)
 ROOT = np.array([[1.0, 0.0, 0.0], [0.4, 0.5, 0.0], [-0.3, 0.2, 2.0]])
@@ -30,9 +37,8 @@ def points(num, with_slopes):
 def test_a_cubic_is_found_by_values_and_by_slopes(with_slopes):
     with jax.enable_x64(True):
         form = Form(3, 2, is_log=True)
-        found = fitted(
-            points(8 if with_slopes else 24, with_slopes), MEAN, ROOT @ ROOT.T, active=ACTIVE, form=form
-        ).cast(float)
+        several = points(8 if with_slopes else 24, with_slopes)
+        found = fitted(several, MEAN, ROOT @ ROOT.T, active=ACTIVE, form=form).cast(float)
         for x in MEAN + 0.5 * RNG.standard_normal((5, 3)):
             outputs, loss = found.at(jnp.asarray(x))
             # the first takes negative values, the logarithm of the second is a quadratic

@@ -33,9 +33,7 @@ def reverse_only(position):
     def solve(position):
         return outputs_fn(position)
 
-    solve.defvjp(
-        lambda position: jax.vjp(outputs_fn, position), lambda pull, slope: pull(slope)
-    )
+    solve.defvjp(lambda position: jax.vjp(outputs_fn, position), lambda pull, slope: pull(slope))
     return solve(position)
 
 

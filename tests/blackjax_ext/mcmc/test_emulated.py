@@ -29,7 +29,7 @@ def test_the_density_as_its_emulator_is_always_accepted():
 
 
 def test_walks_are_as_many_as_they_should_and_ask_no_emulator():
-    states, info = info_of(emulator_fn=lambda x: 1e3 * x[0], walk_probability=1.0)
+    _, info = info_of(emulator_fn=lambda x: 1e3 * x[0], walk_probability=1.0)
     assert np.all(info.is_walk)
     assert 0.2 < np.mean(info.is_accepted) < 0.6
     _, info = info_of(1000, emulator_fn=skewed, walk_probability=0.3)

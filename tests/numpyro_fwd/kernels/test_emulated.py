@@ -22,7 +22,10 @@ def solve(rate):
     return jnp.where(rate > 0.3, 10.0 * jnp.exp(-rate * TIMES), jnp.nan)
 
 
-def model(y, solve=expensive(solve)):
+marked = expensive(solve)
+
+
+def model(y, solve=marked):
     rate = numpyro.sample("rate", dist.HalfNormal(1.0))
     scale = numpyro.sample("scale", dist.LogNormal(-1.0, 0.5))
     outputs = solve(rate)

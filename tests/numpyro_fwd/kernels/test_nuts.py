@@ -231,9 +231,13 @@ def test_a_model_without_reverse_mode():
         level = jax.lax.while_loop(lambda v: v[0] < 2, lambda v: (v[0] + 1, v[1] * 0.5), (0, a))[1]
         numpyro.sample("y", dist.Normal(level, 1).to_event(1), obs=y)
 
-    mcmc = mcmc_of(AutoNUTS(model, forward_mode_differentiation=True), 100, 20, 2)
-    mcmc.run(jax.random.key(0), np.ones(3))
-    assert set(mcmc.sampler.centredness(mcmc)) == {"a"}
+    asked = mcmc_of(AutoNUTS(model, forward_mode_differentiation=True), 100, 20, 2)
+    asked.run(jax.random.key(0), np.ones(3))
+    assert set(asked.sampler.centredness(asked)) == {"a"}
+    unasked = mcmc_of(AutoNUTS(model), 100, 20, 2)
+    with pytest.warns(UserWarning, match="AutoNUTS takes each gradient from 4 JVPs in one pass"):
+        unasked.run(jax.random.key(0), np.ones(3))
+    np.testing.assert_array_equal(*(each.get_samples()["a"] for each in (asked, unasked)))
 
 
 def test_a_model_without_effects_is_sampled_as_it_is():

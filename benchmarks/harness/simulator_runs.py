@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import NUTS
+from numpyro.infer.util import unconstrain_fn
 
 import numpyro_fwd
 from benchmarks.harness import simulators
@@ -32,8 +33,18 @@ NUM_TANGENTS = 8
 STEPS = {
     "RandomWalk": (2000, 15_000),
     "FMALA": (2000, 5000),
-    "AutoNUTS, forward": (1000, 1000),
-    "NUTS, reverse": (1000, 1000),
+    "AutoNUTS, forward": (1000, 500),
+    "NUTS, reverse": (1000, 500),
+}
+
+# where many chains start for a reference
+GUESSES: dict[str, dict] = {
+    "lynx_hare_8": {
+        "theta": [0.5, 0.025, 0.8, 0.025],
+        "z_init": [30.0, 5.0],
+        "sigma": [0.3, 0.3],
+    },
+    "antibody": {**simulators.USUAL, "sigma": [0.2, 0.2]},
 }
 
 Draws = dict[str, np.ndarray]
@@ -79,6 +90,8 @@ def sample(
     num_draws: int,
     seed: int,
     every: int = 1,
+    num_chains: int = CHAINS,
+    init: dict | None = None,
 ) -> tuple[Callable[[], Draws], dict[str, float]]:
     """Makes more and more draws (chains, draws, ...); and steps of a chain, of the warm-up first.
 
@@ -106,17 +119,17 @@ def sample(
         first = state, jnp.zeros_like(state.num_steps)
         return jax.lax.scan(body, first, length=num_draws // every)
 
-    keys = jax.random.split(jax.random.key(seed), CHAINS)
-    state, count = warm(kernel.init(keys, num_warmup, None, args, {}), args)
+    keys = jax.random.split(jax.random.key(seed), num_chains)
+    state, count = warm(kernel.init(keys, num_warmup, init, args, {}), args)
     counts = {"warmup": float(count.mean()), "draws": 0.0}
-    kept: list[Draws] = []
+    runs: list[Draws] = []
 
     def more() -> Draws:
         nonlocal state
         (state, count), z = draw(state, args)
         counts["draws"] += float(count.mean())
-        kept.append({n: np.moveaxis(np.asarray(x, np.float64), 0, 1) for n, x in z.items()})
-        return {n: np.concatenate([each[n] for each in kept], 1) for n in kept[0]}
+        runs.append({n: np.moveaxis(np.asarray(x, np.float64), 0, 1) for n, x in z.items()})
+        return {n: np.concatenate([each[n] for each in runs], 1) for n in runs[0]}
 
     return more, counts
 
@@ -135,14 +148,29 @@ def diagnostics(draws: Draws) -> dict[str, float]:
 # References
 
 
-def reference_kernel(simulator: Simulator) -> tuple[Any, int, int, int]:
-    """Kernel, its warm-up, draws of a run, and how many of them go by for one that is kept.
+def reference_kernel(name: str) -> tuple[Any, int, int, int, int]:
+    """Kernel, chains, warm-up, draws of a run, and how many go by for one that is kept.
 
-    Where a solve is cheap a random walk has its effective draws sooner than NUTS by any derivative.
+    Where a solve is cheap a random walk has its effective draws sooner than NUTS by any derivative,
+    and many solves side by side cost little more than one.
     """
+    simulator = SIMULATORS[name]
     if simulator.model is simulator.reverse:
-        return NUTS(simulator.model, dense_mass=True), 1000, 1500, 1
-    return numpyro_fwd.RandomWalk(simulator.model, dense_mass=True), 6000, 40_000, 20
+        return NUTS(simulator.model, dense_mass=True), CHAINS, 1000, 1500, 1
+    walk = numpyro_fwd.RandomWalk(simulator.model, dense_mass=True)
+    if name in GUESSES:
+        return walk, 32, 4000, 5000, 20
+    return walk, CHAINS, 6000, 40_000, 20
+
+
+def starts(name: str, num_chains: int) -> dict | None:
+    """Unconstrained points around a guess; None leaves the search for a start to the kernel."""
+    if name not in GUESSES:
+        return None
+    simulator, rng = SIMULATORS[name], np.random.default_rng(0)
+    guess = {site: jnp.asarray(value, float) for site, value in GUESSES[name].items()}
+    z = unconstrain_fn(simulator.model, simulator.args(), {}, guess)
+    return {n: x + 0.1 * rng.standard_normal((num_chains, *x.shape)) for n, x in z.items()}
 
 
 def make_reference(name: str) -> dict:
@@ -152,15 +180,16 @@ def make_reference(name: str) -> dict:
     """
     if name == "lynx_hare":
         return {"sampler": "NUTS", **json.loads(BOARD.read_text())[name]}
-    simulator, start = SIMULATORS[name], time.process_time()
-    kernel, num_warmup, num_draws, every = reference_kernel(simulator)
-    more, counts = sample(kernel, simulator.args(), num_warmup, num_draws, 100, every)
+    args, start = SIMULATORS[name].args(), time.process_time()
+    kernel, num_chains, num_warmup, num_draws, every = reference_kernel(name)
+    first = starts(name, num_chains)
+    more, counts = sample(kernel, args, num_warmup, num_draws, 100, every, num_chains, first)
     for turn in range(MOST_RUNS):
         draws = more()
         found = diagnostics(draws)
         shown = ", ".join(f"{key} {value:.5g}" for key, value in found.items())
         print(f"{name}: {turn + 1} runs, {shown}, {counts}", flush=True)
-        if found["rhat"] <= 1.005 and min(found["ess"], found["ess_squares"]) >= 4000:
+        if found["rhat"] <= 1.005 and min(found["ess"], found["ess_squares"]) >= 3000:
             break
     print(f"{name}: {time.process_time() - start:.0f} s of the processor", flush=True)
     sites = {n: (rounded(x.mean((0, 1))), rounded(x.std((0, 1)))) for n, x in draws.items()}
@@ -205,8 +234,8 @@ def count(name: str, sampler: str) -> dict:
     simulator = SIMULATORS[name]
     kernel, unit, num_jvps = counted_kernels(simulator)[sampler]
     num_warmup, num_draws = STEPS[sampler]
-    more, steps = sample(kernel, simulator.args(), num_warmup, num_draws, 0)
     start = time.process_time()
+    more, steps = sample(kernel, simulator.args(), num_warmup, num_draws, 0)
     draws = more()
     found = diagnostics(draws)
     least = min(found["ess"], found["ess_squares"]) / CHAINS
@@ -222,20 +251,37 @@ def count(name: str, sampler: str) -> dict:
         **found,
         "ess_of_evaluation": found["ess"] / (CHAINS * steps["draws"]),
         "ess_squares_of_evaluation": found["ess_squares"] / (CHAINS * steps["draws"]),
-        "until_1000": CHAINS * steps["warmup"] + 1000 / rate,
+        # chains that do not agree have no rate
+        "until_1000": CHAINS * steps["warmup"] + 1000 / rate if found["rhat"] <= 1.01 else None,
         **errors(name, draws),
         "seconds": time.process_time() - start,
     }
 
 
-def make_counts(name: str) -> list[dict]:
-    """Rows of one simulator."""
-    rows = []
-    for sampler in counted_kernels(SIMULATORS[name]):
-        rows.append(count(name, sampler))
-        print(json.dumps(rows[-1]), flush=True)
+def kept(path: Path) -> dict[str, Any]:
+    """What a file has."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def make_references(names: list[str]) -> None:
+    """Put references into their file."""
+    for name in names:
+        found = make_reference(name)
+        write(REFERENCE, kept(REFERENCE) | {name: found})
         jax.clear_caches()
-    return rows
+
+
+def make_counts(names: list[str], samplers: list[str]) -> None:
+    """Put rows into their file; those of other samplers stay."""
+    for name in names:
+        for sampler in counted_kernels(SIMULATORS[name]):
+            if sampler not in samplers:
+                continue
+            row = count(name, sampler)
+            print(json.dumps(row), flush=True)
+            rows = [r for r in kept(COUNTS).get(name, []) if r["sampler"] != sampler]
+            write(COUNTS, kept(COUNTS) | {name: [*rows, row]})
+            jax.clear_caches()
 
 
 def main() -> None:
@@ -243,20 +289,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["data", "reference", "counts"])
     parser.add_argument("names", nargs="*", help=f"which of {list(SIMULATORS)}")
+    parser.add_argument("--samplers", nargs="+", default=list(STEPS), help="what is counted")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    names = options.names or list(SIMULATORS)
     if options.what == "data":
         make_data()
-        return
-    path, make = {
-        "reference": (REFERENCE, make_reference),
-        "counts": (COUNTS, make_counts),
-    }[options.what]
-    for name in options.names or SIMULATORS:
-        found = make(name)
-        kept = json.loads(path.read_text()) if path.exists() else {}
-        write(path, kept | {name: found})
-        jax.clear_caches()
+    elif options.what == "reference":
+        make_references(names)
+    else:
+        make_counts(names, options.samplers)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,11 @@ BUGS = {
         "rows_of[ordered]",
         tests="tests/numpyro_fwd/test_on_disk.py",
     ),
+    "emulators": Bug(
+        "blackjax_ext/emulators/polynomials.py",
+        "slopes = np.where(is_log[:, None], slopes / safe[..., None], slopes)",
+        "pass",
+    ),
     "file_rows": Bug(
         "numpyro_fwd/file_rows.py",
         "offset = mapped + source.ctypes.data - begin",

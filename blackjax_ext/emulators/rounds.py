@@ -346,12 +346,16 @@ def emulated_at(dear: Dear, emulator: Emulator, x: Array) -> Array:
 
 
 def acceptance_of(errors: np.ndarray) -> float:
-    """Mean acceptance probability of moves between draws with these errors."""
-    start = errors[np.isfinite(errors)]
-    if not len(start):
+    """Mean acceptance probability of moves between draws with these errors.
+
+    From draws of the emulated posterior: the chain is at one of them as often as its weight says.
+    """
+    if not np.isfinite(errors).any():
         return 0.0
-    with np.errstate(over="ignore"):
-        return float(np.minimum(1.0, np.exp(errors[None] - start[:, None])).mean())
+    weights = np.exp(errors - errors.max())
+    # the ratio of two weights, without overflow: a move that starts at a small one is accepted
+    rates = np.minimum(weights[:, None], weights[None]).mean(1)
+    return float(rates.sum() / weights.sum())
 
 
 def best_form(

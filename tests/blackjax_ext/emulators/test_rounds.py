@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.emulators.rounds import acceptance_of
 
 TIMES = jnp.arange(8.0)
 DATA = 10.0 * jnp.exp(-0.5 * TIMES) + 0.1 * jnp.cos(3 * TIMES)
@@ -84,3 +85,12 @@ def test_the_better_of_two_modes_is_found():
 
     _, found = blackjax_ext.emulate(two, density, jax.random.key(0), jnp.linspace(-3.0, 3.0, 10))
     assert abs(found.mean[0] - 2.0) < 0.1
+
+
+def test_the_acceptance_is_that_of_a_chain_in_equilibrium():
+    errors = np.array([0.0, np.log(3.0), -np.inf])
+    # three quarters of the time at the second, from where a third of the moves there are accepted
+    expected = 0.25 * (1 + 1 + 0) / 3 + 0.75 * (1 / 3 + 1 + 0) / 3
+    assert abs(acceptance_of(errors) - expected) < 1e-6
+    assert acceptance_of(np.full(3, -np.inf)) == 0.0
+    assert acceptance_of(100.0 * np.arange(9.0)) < 0.2

@@ -29,8 +29,11 @@ BOARD = Path(__file__).parent / "board_reference.json"
 CHAINS = 4
 MOST_RUNS = 8  # of a reference
 NUM_TANGENTS = 8
+NUM_SEEDS = 3  # of the one that has points of its own
+EMULATED = "Emulated"
 # draws of a chain, and of its warm-up, of what is counted
 STEPS = {
+    EMULATED: (20, 1000),
     "RandomWalk": (2000, 15_000),
     "FMALA": (2000, 5000),
     "AutoNUTS, forward": (1000, 500),
@@ -258,6 +261,33 @@ def count(name: str, sampler: str) -> dict:
     }
 
 
+def count_emulated(name: str, seed: int) -> dict:
+    """A row of `Emulated`, of one seed of its points and of its chains."""
+    simulator, start = SIMULATORS[name], time.process_time()
+    kernel = numpyro_fwd.Emulated(simulator.model, seed=seed)
+    num_warmup, num_draws = STEPS[EMULATED]
+    options = {"num_chains": CHAINS, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = numpyro_fwd.MCMC(kernel, num_warmup=num_warmup, num_samples=num_draws, **options)
+    mcmc.run(jax.random.key(seed), *simulator.args(), extra_fields=("z", "diverging"))
+    setup, fields = kernel.emulator(mcmc), mcmc.get_extra_fields(group_by_chain=True)
+    draws = {n: np.asarray(x, np.float64) for n, x in fields["z"].items()}
+    found = diagnostics(draws)
+    rate = min(found["ess"], found["ess_squares"]) / (CHAINS * num_draws)
+    before = setup.num_solves + setup.num_jvps + CHAINS * (num_warmup + 1)
+    return {
+        **{"simulator": name, "sampler": EMULATED, "seed": seed, "unit": "solve"},
+        **{"jvps_of_unit": 0, "solves_before": setup.num_solves, "jvps_before": setup.num_jvps},
+        **{"failed_before": setup.num_failed, "failed_draws": int(fields["diverging"].sum())},
+        **{"warmup": CHAINS * num_warmup, "draws": CHAINS * num_draws, **found},
+        "ess_of_evaluation": found["ess"] / (CHAINS * num_draws),
+        "ess_squares_of_evaluation": found["ess_squares"] / (CHAINS * num_draws),
+        # a JVP counts as a solve
+        "until_1000": before + 1000 / rate if found["rhat"] <= 1.01 else None,
+        **errors(name, draws),
+        "seconds": time.process_time() - start,
+    }
+
+
 def kept(path: Path) -> dict[str, Any]:
     """What a file has."""
     return json.loads(path.read_text()) if path.exists() else {}
@@ -274,6 +304,12 @@ def make_references(names: list[str]) -> None:
 def make_counts(names: list[str], samplers: list[str]) -> None:
     """Put rows into their file; those of other samplers stay."""
     for name in names:
+        for seed in range(NUM_SEEDS if EMULATED in samplers else 0):
+            row = count_emulated(name, seed)
+            print(json.dumps(row), flush=True)
+            others = [r for r in kept(COUNTS).get(name, []) if r.get("seed") != seed]
+            write(COUNTS, kept(COUNTS) | {name: [*others, row]})
+            jax.clear_caches()
         for sampler in counted_kernels(SIMULATORS[name]):
             if sampler not in samplers:
                 continue

@@ -23,14 +23,7 @@ from jax import Array
 
 from benchmarks.harness import data
 from benchmarks.harness.models import solve_lotka_volterra
-
-try:
-    from numpyro_fwd import expensive
-except ImportError:  # until there is one
-
-    def expensive(function: Callable) -> Callable:
-        return function
-
+from numpyro_fwd import expensive
 
 __all__ = ["DATA", "REFERENCE", "SIMULATORS", "Simulator", "reference"]
 

@@ -27,7 +27,7 @@ from numpyro.infer import MCMC, NUTS, init_to_value
 from numpyro.infer.util import initialize_model
 
 import blackjax_ext
-from benchmarks.harness import data, models
+from benchmarks.harness import data, models, simulator_runs
 from benchmarks.harness.diagnostics import ess_of
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains, worst_errors
@@ -486,10 +486,56 @@ def lynx_hare(quick: bool) -> Section:
     )
 
 
+def simulators(quick: bool) -> Section:
+    """Solves until a thousand effective draws, on six posteriors with a dear function."""
+    del quick  # measured by benchmarks/harness/simulator_runs.py, kept beside it
+    rows = []
+    for name, found in simulator_runs.kept(simulator_runs.COUNTS).items():
+        by_sampler: dict[str, list[dict]] = {}
+        for row in found:
+            by_sampler.setdefault(row["sampler"], []).append(row)
+        for sampler, several in by_sampler.items():
+            before = [row.get("solves_before", 0) + row.get("jvps_before", 0) for row in several]
+            until = [row["until_1000"] or np.inf for row in several]
+            rows.append(
+                [
+                    *(name, sampler, several[0]["unit"], several[0]["jvps_of_unit"], len(several)),
+                    int(np.median(before)),
+                    *(
+                        float(np.median([row[key] for row in several]))
+                        for key in ("ess_of_evaluation", "ess_squares_of_evaluation")
+                    ),
+                    *(float(f"{each:.3g}") for each in (np.median(until), np.max(until))),
+                    *(
+                        max(row[key] for row in several)
+                        for key in ("rhat", "error_of_mean", "error_of_sd")
+                    ),
+                ]
+            )
+    return Section(
+        "One solve a draw",
+        "Posteriors of `benchmarks/harness/simulators.py`, whose dear function is marked by "
+        "`expensive`. Units until the least of the bulk ESS of means and of squares is 1,000, "
+        "extrapolated from the draws, with warm-up, and for Emulated with the solves and the JVPs "
+        "before it, a JVP counted as a solve; for the others the search for a start is not "
+        "counted. The unit is a solve, a step or a gradient, with so many JVPs. Medians over the "
+        "seeds; R-hat and errors are the worst of them. Errors are against long runs, of means in "
+        "standard deviations, of these relative. Where R-hat is above 1.01 there is no count. Four "
+        "chains, double precision. Measured by "
+        "`python -m benchmarks.harness.simulator_runs counts`.",
+        [
+            *("simulator", "sampler", "unit", "JVPs of a unit", "seeds", "solves and JVPs before"),
+            *("ESS of means per unit", "ESS of squares per unit"),
+            *("units until 1,000", "worst seed's", "R-hat", "error of mean", "error of sd"),
+        ],
+        rows,
+    )
+
+
 REPORT = Report(
     "forward_mode",
     "Forward-mode samplers: cost and yield",
-    by_name(flops, wall, memory, persistent, laws, overhead, lynx_hare),
+    by_name(flops, wall, memory, persistent, laws, overhead, lynx_hare, simulators),
     long=("lynx_hare",),
 )
 

@@ -16,8 +16,8 @@ from jax import Array
 
 from blackjax_ext.emulators.evaluations import Dear
 from blackjax_ext.equations import equations_in, outputs_of, programs_in, read_program
-from blackjax_ext.mcmc.dependence import flags_of
-from blackjax_ext.primitives import INLINED
+from blackjax_ext.mcmc.dependence import dependent_outputs
+from blackjax_ext.primitives import INLINED, RULED
 from blackjax_ext.types import Function
 
 NAME = "expensive_function"
@@ -143,15 +143,26 @@ def as_type(values: Array, dtype: Any) -> Array:
     return values > 0.5 if jnp.issubdtype(dtype, bool) else jnp.round(values).astype(dtype)
 
 
-def active_coordinates(outputs_fn: Function, z: Any) -> np.ndarray:
+def active_coordinates(function: Function, z: Any) -> np.ndarray:
     """Indices of the coordinates of a pytree, as ``ravel_pytree`` has them, with leaves that count.
 
-    A leaf counts if an output is computed from it.
+    A leaf counts if the arguments of a marked call are computed from it; of a function without
+    one, if what it returns is.
     """
-    program = jax.make_jaxpr(outputs_fn)(z)
+    program = jax.make_jaxpr(function)(z)
     leaves = jax.tree.leaves(z)
     found = []
     for i, leaf in enumerate(leaves):
-        flags = flags_of(program, [i == j for j in range(len(leaves))])
-        found.append(np.full(jnp.size(leaf), any(flags)))
+        is_asked: list[bool] = []
+
+        def rule(equation: Any, flags: list[bool], is_asked: list[bool] = is_asked) -> list[bool]:
+            if is_marked(equation):
+                is_asked.append(any(flags))
+            return list(dependent_outputs(equation, flags))
+
+        first, calls = [i == j for j in range(len(leaves))], INLINED | RULED
+        flags = read_program(
+            program, first, rule, lambda *_: False, calls=calls, is_opened=any, is_kept=is_marked
+        )
+        found.append(np.full(jnp.size(leaf), any(is_asked or flags)))
     return np.flatnonzero(np.concatenate(found)).astype(np.int32)

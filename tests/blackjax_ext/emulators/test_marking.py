@@ -92,6 +92,12 @@ def test_coordinates_on_which_outputs_depend():
     found = active_coordinates(lambda z: z["c"] * jnp.sum(z["a"]), z)
     np.testing.assert_array_equal(found, [0, 1, 3, 4, 5])
 
+    def density(z):
+        outputs = decay(z["a"][0], TIMES) + jax.jit(lambda c: decay(c, TIMES))(2.0 * z["c"][1])
+        return jnp.sum(outputs * z["b"])
+
+    np.testing.assert_array_equal(active_coordinates(density, z), [0, 1, 3, 4, 5])
+
 
 @jax.custom_vjp
 def backwards(x):

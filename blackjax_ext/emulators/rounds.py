@@ -71,6 +71,8 @@ class Emulation(NamedTuple):
         are fitted, too.
     error
         sd of the emulated log density at these points, in nats.
+    share
+        Of the mass around all modes that paths ended in, that around the one of the emulator.
     form
         Of the emulator.
     num_solves, num_jvps, num_failed
@@ -86,6 +88,7 @@ class Emulation(NamedTuple):
     draws: np.ndarray
     acceptance: float
     error: float
+    share: float
     form: Form
     num_solves: int
     num_jvps: int
@@ -181,7 +184,7 @@ def learn(
     """The emulator of a posterior, from first guesses (S, D); `say` tells whoever waits."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
     say("looking for the mode by expansions of the outputs")
-    mode = best_mode(evaluations, rng, starts)
+    mode, share = best_mode(evaluations, rng, starts)
     weights = precisions(evaluations, mode)
     law = Law(mode.x[None], mode.x, mode.covariance, 1.0)
     size = len(evaluations.active)
@@ -210,13 +213,15 @@ def learn(
     is_finite = np.isfinite(errors)
     return Emulation(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
-        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, form),
+        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
     )
 
 
-def best_mode(evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray) -> Mode:
-    """The best end of paths, which two of them have found."""
+def best_mode(
+    evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray
+) -> tuple[Mode, float]:
+    """The best end of paths, which two of them have found, and its share of the mass of all."""
     paths: list[Mode] = []
     for x in np.concatenate([starts[:1], rng.permutation(starts[1:])]):
         path = find_mode(evaluations, x, paths)
@@ -235,7 +240,11 @@ def best_mode(evaluations: Evaluations, rng: np.random.Generator, starts: np.nda
             "tolerances, and the data against the supports; if they fit, give init_params near the "
             "posterior."
         )
-    return max(paths, key=lambda path: path.logdensity)
+    best_path = max(paths, key=lambda path: path.logdensity)
+    masses = {best_path.log_mass}
+    masses |= {path.log_mass for path in paths if not best_path.holds(path.x)}
+    share = 1.0 / sum(np.exp(mass - best_path.log_mass) for mass in masses)
+    return best_path, float(share)
 
 
 def precisions(evaluations: Evaluations, mode: Mode) -> np.ndarray:

@@ -33,6 +33,7 @@ from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_ke
 from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
+MOST = 0.95  # of the mass around all modes, which an emulator of one shall have
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -154,7 +155,7 @@ class Emulating:
         active = active_coordinates(logdensity_fn, unravel(like))
         evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
         found = learn(evaluations, key_learn, np.asarray(starts, float), run.say)
-        warn_if_low(found)
+        warn_of(found)
         counts = found.num_solves, found.num_jvps, found.num_failed, found.num_rounds
         return Learned(
             evaluations.cast(found.emulator),
@@ -280,9 +281,19 @@ class Emulated(BlackJAXKernel):
         return EmulatorReport(*report)
 
 
-def warn_if_low(found: Emulation) -> None:
-    """Warn of an emulator whose draws are expected to be rejected more often than not."""
-    if found.acceptance >= LOW or not is_first_process():
+def warn_of(found: Emulation) -> None:
+    """Warn of an emulator that is rarely right, or right in one of several places."""
+    if not is_first_process():
+        return
+    if found.share < MOST:
+        warnings.warn(
+            "Paths to the mode ended in several places, and the emulator is that of the highest, "
+            f"around which {found.share:.0%} of their mass is, by normal approximations: draws "
+            "lack the others, and R-hat does not tell. Take numpyro_fwd.LangevinSMC, or a prior "
+            "that rules them out.",
+            stacklevel=2,
+        )
+    if found.acceptance >= LOW:
         return
     warnings.warn(
         f"The emulator is expected to be accepted in {found.acceptance:.0%} of draws, after "

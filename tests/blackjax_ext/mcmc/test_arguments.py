@@ -21,6 +21,8 @@ def logdensity(x):
 
 
 def make(algorithm, step_size=0.5, fn=logdensity, metric=None, **arguments):
+    if algorithm == "emulated":
+        arguments.setdefault("emulator_fn", logdensity)
     return getattr(blackjax_ext, algorithm)(fn, step_size, metric, **arguments)
 
 

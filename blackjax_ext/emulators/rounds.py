@@ -53,6 +53,7 @@ RISE = 0.02  # of the acceptance, below which it no longer rises
 MAX_ROUNDS = 6
 MIN_POINTS = 16  # of a round
 MANY_TERMS = 600  # of a polynomial in all coordinates
+NEARBY = 3.0  # of a mode, in its standard deviations (the mean over coordinates)
 
 
 class Emulation(NamedTuple):
@@ -77,6 +78,8 @@ class Emulation(NamedTuple):
         Evaluations, directional derivatives and evaluations that failed.
     num_rounds
         Rounds that it took.
+    missed
+        Share of the posterior, by normal laws, of modes that paths have found and no draw is near.
     """
 
     emulator: Emulator
@@ -91,6 +94,7 @@ class Emulation(NamedTuple):
     num_jvps: int
     num_failed: int
     num_rounds: int
+    missed: float
 
 
 class Law(NamedTuple):
@@ -181,7 +185,8 @@ def learn(
     """The emulator of a posterior, from first guesses (S, D); `say` tells whoever waits."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
     say("looking for the mode by expansions of the outputs")
-    mode = best_mode(evaluations, rng, starts)
+    modes = modes_from(evaluations, rng, starts)
+    mode = modes[0]
     weights = precisions(evaluations, mode)
     law = Law(mode.x[None], mode.x, mode.covariance, 1.0)
     size = len(evaluations.active)
@@ -212,11 +217,14 @@ def learn(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
         *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
+        missed_share(modes, law.draws),
     )
 
 
-def best_mode(evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray) -> Mode:
-    """The best end of paths, which two of them have found."""
+def modes_from(
+    evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray
+) -> list[Mode]:
+    """Ends of paths, the best one first; two of them have found it."""
     paths: list[Mode] = []
     for x in np.concatenate([starts[:1], rng.permutation(starts[1:])]):
         path = find_mode(evaluations, x, paths)
@@ -235,7 +243,19 @@ def best_mode(evaluations: Evaluations, rng: np.random.Generator, starts: np.nda
             "tolerances, and the data against the supports; if they fit, give init_params near the "
             "posterior."
         )
-    return max(paths, key=lambda path: path.logdensity)
+    return sorted(paths, key=lambda path: -path.logdensity)
+
+
+def missed_share(modes: list[Mode], draws: np.ndarray) -> float:
+    """Share of the posterior of those modes that no draw, of (N, D), is near, by normal laws."""
+    distinct: list[Mode] = []
+    for mode in modes:
+        if not any(other.holds(mode.x) for other in distinct):
+            distinct.append(mode)
+    heights = [mode.logdensity + 0.5 * np.linalg.slogdet(mode.covariance)[1] for mode in distinct]
+    weights = np.exp(np.array(heights) - max(heights))
+    is_missed = [mode.distances(draws).min() > NEARBY for mode in distinct]
+    return float(weights[is_missed].sum() / weights.sum())
 
 
 def precisions(evaluations: Evaluations, mode: Mode) -> np.ndarray:

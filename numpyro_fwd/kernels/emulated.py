@@ -34,6 +34,7 @@ from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
+NEGLIGIBLE = 0.01  # share of the posterior in a mode that chains may leave out
 
 
 class Learned(NamedTuple):
@@ -155,6 +156,7 @@ class Emulating:
         evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
         found = learn(evaluations, key_learn, np.asarray(starts, float), run.say)
         warn_if_low(found)
+        warn_of_modes(found)
         counts = found.num_solves, found.num_jvps, found.num_failed, found.num_rounds
         return Learned(
             evaluations.cast(found.emulator),
@@ -290,5 +292,18 @@ def warn_if_low(found: Emulation) -> None:
         "like polynomials of third degree where the posterior is. Draws are exact, but there will "
         "be few effective ones. Take numpyro_fwd.AutoNUTS (by JVPs where reverse mode fails) or "
         "numpyro_fwd.RandomWalk, or mark functions whose outputs are smoother.",
+        stacklevel=2,
+    )
+
+
+def warn_of_modes(found: Emulation) -> None:
+    """Warn of modes that chains do not start at and will hardly find."""
+    if found.missed < NEGLIGIBLE or not is_first_process():
+        return
+    warnings.warn(
+        f"The posterior has other modes, by an estimate with {found.missed:.0%} of it, and the "
+        "emulator is that of one mode. Chains start there and will hardly leave it, which neither "
+        "r_hat nor n_eff shows. Narrow the priors to one mode if the others are not meant, by an "
+        "order of like parameters for example, or take numpyro_fwd.LangevinSMC.",
         stacklevel=2,
     )

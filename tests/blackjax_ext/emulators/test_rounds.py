@@ -85,6 +85,7 @@ def test_the_better_of_two_modes_is_found():
 
     _, found = blackjax_ext.emulate(two, density, jax.random.key(0), jnp.linspace(-3.0, 3.0, 10))
     assert abs(found.mean[0] - 2.0) < 0.1
+    assert 0.001 < found.missed < 0.01  # exp(-6) of it
 
 
 def test_the_acceptance_is_that_of_a_chain_in_equilibrium():

@@ -147,3 +147,12 @@ def test_an_emulator_that_is_not_accepted_is_warned_of():
 
     with pytest.warns(UserWarning, match="expected to be accepted in"):
         run(Emulated(lambda y: model(y, expensive(rough))), 5)
+
+
+def test_modes_that_chains_leave_out_are_warned_of():
+    def two(y):
+        x = numpyro.sample("x", dist.Normal(0.1, 1.0))
+        numpyro.sample("y", dist.Normal(expensive(jnp.square)(x), 0.3), obs=y)
+
+    with pytest.warns(UserWarning, match=r"other modes, by an estimate with (3|4)\d% of it"):
+        run(Emulated(two), 5, 2.0)

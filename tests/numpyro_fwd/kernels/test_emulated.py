@@ -156,3 +156,27 @@ def test_modes_that_chains_leave_out_are_warned_of():
 
     with pytest.warns(UserWarning, match=r"other modes, by an estimate with (3|4)\d% of it"):
         run(Emulated(two), 5, 2.0)
+
+
+def test_a_solver_that_raises_is_rejected_until_draws_are_kept():
+    def host(rate):
+        if rate < 0.3:
+            raise RuntimeError("no convergence")
+        return np.float32(10.0 * np.exp(-rate * TIMES))
+
+    def called(rate):
+        shape = jax.ShapeDtypeStruct(Y.shape, jnp.float32)
+        return jax.pure_callback(host, shape, rate, vmap_method="sequential")
+
+    kernel = Emulated(lambda y: model(y, expensive(called)))
+    assert run(kernel, 1).get_samples()["rate"].min() > 0.3
+
+
+def test_a_potential_is_sampled_without_a_prior_to_draw_from():
+    def potential(z):
+        return 0.5 * z["x"] ** 2 + jnp.sum((expensive(jnp.exp)(z["x"]) - 1.2) ** 2)
+
+    kernel = Emulated(potential_fn=potential)
+    done = MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
+    done.run(jax.random.key(0), init_params={"x": jnp.array(0.1)})
+    assert done.get_samples()["x"].shape == (5,)

@@ -122,7 +122,8 @@ class Emulating:
             return draws[at]
 
         x = run(draw, key_draw, shared.draws) if run.is_searching else ravel_each(z)
-        metric = factorize(shared.covariance)
+        with evaluating(run.source.arguments):  # under NumPyro's parallel chains, too
+            metric = factorize(shared.covariance)
         return Start(x, metric, True, keys, is_structured=True, step_size=shared.step_size)
 
     def target(self, source: Source, algorithm: Algorithm, shared: Learned) -> Stepper:

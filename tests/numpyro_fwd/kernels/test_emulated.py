@@ -110,6 +110,12 @@ def test_chains_of_every_kind_share_it(make, method):
     assert kernel.emulator(done).num_solves < 400
 
 
+def test_chains_start_where_their_keys_are_traced():
+    kernel = Emulated(model)  # as NumPyro's parallel chains do
+    state = jax.jit(lambda key: kernel.init(key, 10, None, (Y,), {}))(jax.random.key(0))
+    assert 0.3 < jnp.exp(state.z["rate"]) < 1.2
+
+
 def test_a_kernel_is_pickled_with_its_model(mcmc):
     kernel = pickle.loads(pickle.dumps(Emulated(model, seed=3)))
     assert run(kernel, 5).get_samples()["rate"].shape == (10,)

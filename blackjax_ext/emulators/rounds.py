@@ -27,7 +27,7 @@ from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.adaptation.run import Plan, begin, ravel_each, run_windows
 from blackjax_ext.checks import check_particles
 from blackjax_ext.emulators.evaluations import Dear, Evaluations, Slopes, slopes_of
-from blackjax_ext.emulators.marking import active_coordinates
+from blackjax_ext.emulators.marking import active_coordinates, flattened, unflattened
 from blackjax_ext.emulators.polynomials import (
     Emulator,
     Form,
@@ -161,12 +161,13 @@ def emulate(
     """
     first = jax.tree.map(lambda leaf: leaf[0], check_particles(positions))
     like, unravel = ravel_pytree(first)
-    shapes = jax.eval_shape(outputs_fn, first)
-    unravel_outputs = ravel_pytree(jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes))[1]
-    dear = Dear(
-        lambda x: ravel_pytree(outputs_fn(unravel(x)))[0].astype(x.dtype),
-        lambda x, outputs: logdensity_fn(unravel(x), unravel_outputs(outputs)),
-    )
+    shapes, structure = jax.tree.flatten(jax.eval_shape(outputs_fn, first))
+
+    def density(x: Array, outputs: Array) -> Array:
+        whole = jax.tree.unflatten(structure, unflattened(outputs, shapes))
+        return logdensity_fn(unravel(x), whole)
+
+    dear = Dear(lambda x: flattened(jax.tree.leaves(outputs_fn(unravel(x))), x.dtype), density)
     active = active_coordinates(outputs_fn, first)
     program = lambda function: jax.jit(partial(function, dear))  # noqa: E731
     evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)

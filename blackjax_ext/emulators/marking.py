@@ -121,9 +121,9 @@ def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
     shapes = jax.eval_shape(lambda x: read(x)[1], x)
     if not shapes:
         raise ValueError(
-            "the model calls no function that is marked as dear, or none on latents: put "
-            "expensive(solve)(...) in the place of solve(...), with numpyro_fwd.expensive; or take "
-            "numpyro_fwd.AutoNUTS."
+            "the model calls no function that is marked as dear, or none that leads from latents "
+            "to data: put expensive(solve)(...) in the place of solve(...), with "
+            "numpyro_fwd.expensive; or take numpyro_fwd.AutoNUTS."
         )
 
     def outputs_fn(x: Array) -> Array:

@@ -72,14 +72,14 @@ class Emulation(NamedTuple):
         are fitted, too.
     error
         sd of the emulated log density at these points, in nats.
+    share
+        Of the mass around all modes that paths ended in, that around those which draws are near.
     form
         Of the emulator.
     num_solves, num_jvps, num_failed
         Evaluations, directional derivatives and evaluations that failed.
     num_rounds
         Rounds that it took.
-    missed
-        Share of the posterior, by normal laws, of modes that paths have found and no draw is near.
     """
 
     emulator: Emulator
@@ -89,12 +89,12 @@ class Emulation(NamedTuple):
     draws: np.ndarray
     acceptance: float
     error: float
+    share: float
     form: Form
     num_solves: int
     num_jvps: int
     num_failed: int
     num_rounds: int
-    missed: float
 
 
 class Law(NamedTuple):
@@ -214,11 +214,11 @@ def learn(
         last = acceptance
     law = law_of(evaluations, emulator, rng, first, law.covariance)
     is_finite = np.isfinite(errors)
+    share = share_near(law.draws, modes)
     return Emulation(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
-        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, form),
+        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
-        missed_share(modes, law.draws),
     )
 
 
@@ -247,16 +247,16 @@ def modes_from(
     return sorted(paths, key=lambda path: -path.logdensity)
 
 
-def missed_share(modes: list[Mode], draws: np.ndarray) -> float:
-    """Share of the posterior of those modes that no draw, of (N, D), is near, by normal laws."""
+def share_near(draws: np.ndarray, modes: list[Mode]) -> float:
+    """Share of the mass around modes of those that some of the draws, (N, D), are near."""
     distinct: list[Mode] = []
     for mode in modes:
         if not any(other.holds(mode.x) for other in distinct):
             distinct.append(mode)
-    heights = [mode.logdensity + 0.5 * np.linalg.slogdet(mode.covariance)[1] for mode in distinct]
-    weights = np.exp(np.array(heights) - max(heights))
-    is_missed = [mode.distances(draws).min() > NEARBY for mode in distinct]
-    return float(weights[is_missed].sum() / weights.sum())
+    masses = np.array([mode.log_mass for mode in distinct])
+    weights = np.exp(masses - masses.max())
+    is_near = [mode.distances(draws).min() < NEARBY for mode in distinct]
+    return float(weights[is_near].sum() / weights.sum())
 
 
 def precisions(evaluations: Evaluations, mode: Mode) -> np.ndarray:

@@ -50,6 +50,11 @@ class Mode(NamedTuple):
     jacobian: np.ndarray
     covariance: np.ndarray
 
+    @property
+    def log_mass(self) -> float:
+        """Logarithm of the mass around it, by the normal law there, up to a constant."""
+        return self.logdensity + 0.5 * float(np.linalg.slogdet(self.covariance)[1])
+
     def holds(self, x: np.ndarray) -> bool:
         """Whether x is so near that a path from there ends here."""
         return bool(self.distances(x) < NEAR)

@@ -34,8 +34,8 @@ from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_ke
 from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
+MOST = 0.99  # of the mass around all modes: others, far away, move means and sds
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
-NEGLIGIBLE = 0.01  # share of the posterior in a mode that chains may leave out
 
 
 class Learned(NamedTuple):
@@ -162,8 +162,7 @@ class Emulating:
         active = active_coordinates(logdensity_fn, unravel(like))
         evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
         found = learn(evaluations, key_learn, np.asarray(starts, float), run.say)
-        warn_if_low(found)
-        warn_of_modes(found)
+        warn_of(found)
         counts = found.num_solves, found.num_jvps, found.num_failed, found.num_rounds
         return Learned(
             evaluations.cast(found.emulator),
@@ -291,9 +290,19 @@ class Emulated(BlackJAXKernel):
         return EmulatorReport(*report)
 
 
-def warn_if_low(found: Emulation) -> None:
-    """Warn of an emulator whose draws are expected to be rejected more often than not."""
-    if found.acceptance >= LOW or not is_first_process():
+def warn_of(found: Emulation) -> None:
+    """Warn of an emulator that is rarely right, or right in one of several places."""
+    if not is_first_process():
+        return
+    if found.share < MOST:
+        warnings.warn(
+            "Paths to the mode ended in several places, and the emulator is that of the highest, "
+            f"around which {found.share:.0%} of their mass is, by normal approximations: draws "
+            "lack the others, and R-hat does not tell. Take numpyro_fwd.LangevinSMC, or a prior "
+            "that rules them out.",
+            stacklevel=2,
+        )
+    if found.acceptance >= LOW:
         return
     warnings.warn(
         f"The emulator is expected to be accepted in {found.acceptance:.0%} of draws, after "
@@ -301,18 +310,5 @@ def warn_if_low(found: Emulation) -> None:
         "like polynomials of third degree where the posterior is. Draws are exact, but there will "
         "be few effective ones. Take numpyro_fwd.AutoNUTS (by JVPs where reverse mode fails) or "
         "numpyro_fwd.RandomWalk, or mark functions whose outputs are smoother.",
-        stacklevel=2,
-    )
-
-
-def warn_of_modes(found: Emulation) -> None:
-    """Warn of modes that chains do not start at and will hardly find."""
-    if found.missed < NEGLIGIBLE or not is_first_process():
-        return
-    warnings.warn(
-        f"The posterior has other modes, by an estimate with {found.missed:.0%} of it, and the "
-        "emulator is that of one mode. Chains start there and will hardly leave it, which neither "
-        "r_hat nor n_eff shows. Narrow the priors to one mode if the others are not meant, by an "
-        "order of like parameters for example, or take numpyro_fwd.LangevinSMC.",
         stacklevel=2,
     )

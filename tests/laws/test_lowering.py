@@ -20,6 +20,7 @@ CHAINS = {
     name: samplers.CASES[name]
     for name in (
         "random_walk_dense",
+        "emulated_dense",
         "mala_dense",
         "fmala_dense",
         "line_dense",

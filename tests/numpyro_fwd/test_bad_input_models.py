@@ -83,7 +83,7 @@ def test_a_column_of_a_table():
     def model(table):
         numpyro.sample("y", dist.Normal(mean(), 1.0), obs=table["y"])
 
-    with raises(TypeError, "NumPy or pandas", "give arrays of jax"):
+    with raises(TypeError, "NumPy or pandas", "Give arrays of jax"):
         run(MALA(model), pandas.DataFrame({"y": Y}))
 
 

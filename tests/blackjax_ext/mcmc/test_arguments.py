@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
 from tests.laws.samplers import CASES
@@ -21,6 +22,8 @@ def logdensity(x):
 
 
 def make(algorithm, step_size=0.5, fn=logdensity, metric=None, **arguments):
+    if algorithm == "emulated":
+        arguments.setdefault("emulator_fn", lambda x: logdensity(ravel_pytree(x)[0]))
     return getattr(blackjax_ext, algorithm)(fn, step_size, metric, **arguments)
 
 

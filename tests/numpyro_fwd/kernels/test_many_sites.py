@@ -19,6 +19,7 @@ from numpyro_fwd import MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge import views
 from numpyro_fwd.bridge.arguments import split_arguments
 from numpyro_fwd.bridge.priors import draw_prior
+from numpyro_fwd.kernels.smc import Climb
 
 LAWS = (
     lambda j: dist.Normal(0.0, 1.0 + j),
@@ -122,7 +123,7 @@ def program_of_annealing(model):
     kernel, key = LangevinSMC(model), jax.random.key(0)
     z = draw_prior(key, model, (), {}, 100)
     annealed = partial(kernel._annealed, split_arguments((), {}), [], key, key)
-    return jax.make_jaxpr(annealed)(z, kernel._climb(100))
+    return jax.make_jaxpr(annealed)(z, Climb.of(0.0, 1.0, 0.5, 0.5, 100))
 
 
 @pytest.mark.parametrize(

@@ -80,15 +80,24 @@ def is_marked(equation: Any) -> bool:
     return bool(equation.params.get("name") == NAME)
 
 
+def calls_marked(equation: Any) -> bool:
+    """Whether a marked function is called in the programs of an equation."""
+    return any(any(map(is_marked, equations_in(program))) for program in programs_in(equation))
+
+
+def is_whole(equation: Any) -> bool:
+    """Whether a call is not read: a marked one, or one with derivatives of its own and none."""
+    return is_marked(equation) or (equation.primitive.name in RULED and not calls_marked(equation))
+
+
 def check_loop(equation: Any) -> None:
     """Raise ValueError for a loop or a choice in which a marked function is called."""
-    for program in programs_in(equation):
-        if any(map(is_marked, equations_in(program))):
-            raise ValueError(
-                f"a function marked by expensive is called within a {equation.primitive.name}, "
-                "where its outputs have no place of their own: call it outside, on all inputs at "
-                "once, as by jax.vmap, or mark the function that has the loop in it."
-            )
+    if calls_marked(equation):
+        raise ValueError(
+            f"a function marked by expensive is called within a {equation.primitive.name}, "
+            "where its outputs have no place of their own: call it outside, on all inputs at "
+            "once, as by jax.vmap, or mark the function that has the loop in it."
+        )
 
 
 def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
@@ -115,7 +124,7 @@ def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
             )
             return outputs[first:]
 
-        (value,) = read_program(program, [x], rule, calls=INLINED, is_kept=is_marked)
+        (value,) = read_program(program, [x], rule, calls=INLINED | RULED, is_kept=is_whole)
         return value, outputs
 
     shapes = jax.eval_shape(lambda x: read(x)[1], x)

@@ -46,7 +46,15 @@ def with_phases(x):
     return -jnp.sum(jnp.abs(found - (0.5 - 0.2j)) ** 2) - x[2] ** 2
 
 
-DENSITIES = once, twice, mapped, in_a_program, with_flags, with_a_closure, with_phases
+@jax.custom_jvp
+def in_a_rule(x):
+    """As the log density of a model whose derivatives are in reverse mode alone."""
+    return once(x)
+
+
+in_a_rule.defjvp(lambda x, slope: jax.jvp(once, x, slope))
+in_programs = in_a_program, in_a_rule
+DENSITIES = once, twice, mapped, with_flags, with_a_closure, with_phases, *in_programs
 
 
 @pytest.mark.parametrize("density", DENSITIES, ids=lambda density: density.__name__)

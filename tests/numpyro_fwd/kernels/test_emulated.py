@@ -186,3 +186,15 @@ def test_a_potential_is_sampled_without_a_prior_to_draw_from():
     done = MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
     done.run(jax.random.key(0), init_params={"x": jnp.array(0.1)})
     assert done.get_samples()["x"].shape == (5,)
+
+
+def test_a_solver_with_a_reverse_mode_alone():
+    @jax.custom_vjp
+    def backwards(rate):
+        return solve(rate)
+
+    backwards.defvjp(lambda rate: jax.vjp(solve, rate), lambda pull, slope: pull(slope))
+    kernel = Emulated(lambda y: model(y, expensive(backwards)))
+    report = kernel.emulator(run(kernel, 5))
+    assert report.acceptance > 0.9
+    assert report.num_jvps > 0

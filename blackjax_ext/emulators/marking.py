@@ -5,7 +5,8 @@ program, with its marked calls evaluated for what they return, or with other val
 that. Whoever does not look for the name sees the function as it is.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, TypeVar
 
@@ -79,15 +80,24 @@ def is_marked(equation: Any) -> bool:
     return bool(equation.params.get("name") == NAME)
 
 
+def calls_marked(equation: Any) -> bool:
+    """Whether a marked function is called in the programs of an equation."""
+    return any(any(map(is_marked, equations_in(program))) for program in programs_in(equation))
+
+
+def is_whole(equation: Any) -> bool:
+    """Whether a call is not read: a marked one, or one with derivatives of its own and none."""
+    return is_marked(equation) or (equation.primitive.name in RULED and not calls_marked(equation))
+
+
 def check_loop(equation: Any) -> None:
     """Raise ValueError for a loop or a choice in which a marked function is called."""
-    for program in programs_in(equation):
-        if any(map(is_marked, equations_in(program))):
-            raise ValueError(
-                f"a function marked by expensive is called within a {equation.primitive.name}, "
-                "where its outputs have no place of their own: call it outside, on all inputs at "
-                "once, as by jax.vmap, or mark the function that has the loop in it."
-            )
+    if calls_marked(equation):
+        raise ValueError(
+            f"a function marked by expensive is called within a {equation.primitive.name}, "
+            "where its outputs have no place of their own: call it outside, on all inputs at "
+            "once, as by jax.vmap, or mark the function that has the loop in it."
+        )
 
 
 def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
@@ -114,33 +124,54 @@ def split(logdensity_fn: Callable[[Array], Array], x: Array) -> Dear:
             )
             return outputs[first:]
 
-        (value,) = read_program(program, [x], rule, calls=INLINED, is_kept=is_marked)
+        (value,) = read_program(program, [x], rule, calls=INLINED | RULED, is_kept=is_whole)
         return value, outputs
 
     shapes = jax.eval_shape(lambda x: read(x)[1], x)
     if not shapes:
         raise ValueError(
-            "the model calls no function that is marked as dear: put expensive(solve)(...) in the "
-            "place of solve(...), with numpyro_fwd.expensive; or take numpyro_fwd.AutoNUTS."
+            "the model calls no function that is marked as dear, or none that leads from latents "
+            "to data: put expensive(solve)(...) in the place of solve(...), with "
+            "numpyro_fwd.expensive; or take numpyro_fwd.AutoNUTS."
         )
-    ends = np.cumsum([int(np.prod(shape.shape)) for shape in shapes])[:-1]
 
     def outputs_fn(x: Array) -> Array:
-        return jnp.concatenate([each.ravel().astype(x.dtype) for each in read(x)[1]])
+        return flattened(read(x)[1], x.dtype)
 
     def logdensity_of_outputs(x: Array, outputs: Array) -> Array:
-        parts = jnp.split(outputs, ends)
-        given = [as_type(a.reshape(b.shape), b.dtype) for a, b in zip(parts, shapes, strict=True)]
-        return read(x, given)[0]
+        return read(x, unflattened(outputs, shapes))[0]
 
     return Dear(outputs_fn, logdensity_of_outputs)
 
 
-def as_type(values: Array, dtype: Any) -> Array:
-    """Emulated values as those of a type."""
+def flattened(outputs: Sequence[Array], dtype: Any) -> Array:
+    """Outputs of any types as real numbers, (M,)."""
+    parts = [jnp.zeros(0, dtype)]
+    for each in outputs:
+        both = (each.real, each.imag) if jnp.iscomplexobj(each) else (each,)
+        parts += [part.ravel().astype(dtype) for part in both]
+    return jnp.concatenate(parts)
+
+
+def unflattened(values: Array, shapes: Sequence[Any]) -> list[Array]:
+    """Outputs of these shapes and types from real numbers, (M,)."""
+    found, first = [], 0
+    for shape in shapes:
+        size = math.prod(shape.shape)
+        num_parts = 2 if jnp.issubdtype(shape.dtype, jnp.complexfloating) else 1
+        parts = values[first : first + num_parts * size].reshape(num_parts, *shape.shape)
+        found.append(as_type(parts, shape.dtype))
+        first += num_parts * size
+    return found
+
+
+def as_type(parts: Array, dtype: Any) -> Array:
+    """Emulated values, or their real and imaginary parts, as those of a type."""
+    if len(parts) == 2:
+        return jax.lax.complex(parts[0], parts[1]).astype(dtype)
     if jnp.issubdtype(dtype, jnp.floating):
-        return values.astype(dtype)
-    return values > 0.5 if jnp.issubdtype(dtype, bool) else jnp.round(values).astype(dtype)
+        return parts[0].astype(dtype)
+    return parts[0] > 0.5 if jnp.issubdtype(dtype, bool) else jnp.round(parts[0]).astype(dtype)
 
 
 def active_coordinates(function: Function, z: Any) -> np.ndarray:

@@ -7,8 +7,8 @@ the weight of the value. A point has the weight :math:`\exp(-q^2 / 20)`: it coun
 it is from where the posterior is.
 
 A polynomial says nothing outside of the points that it was fitted to. From the radius :math:`r_0`
-on that holds them, the outputs are those on the sphere, and the log density loses :math:`(|q| -
-r_0)^2 / 2`, so that it falls as a normal one does.
+on that holds them, the outputs are those on the sphere, and the log density loses :math:`|q| -
+r_0`, so that it falls even where the prior is flat.
 
 Reference: S. Conrad et al. 2016 and A. Christen et al. use such local fits; here it is one fit.
 """

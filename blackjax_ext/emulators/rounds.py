@@ -27,7 +27,7 @@ from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.adaptation.run import Plan, begin, ravel_each, run_windows
 from blackjax_ext.checks import check_particles
 from blackjax_ext.emulators.evaluations import Dear, Evaluations, Slopes, slopes_of
-from blackjax_ext.emulators.marking import active_coordinates
+from blackjax_ext.emulators.marking import active_coordinates, flattened, unflattened
 from blackjax_ext.emulators.polynomials import (
     Emulator,
     Form,
@@ -53,6 +53,7 @@ RISE = 0.02  # of the acceptance, below which it no longer rises
 MAX_ROUNDS = 6
 MIN_POINTS = 16  # of a round
 MANY_TERMS = 600  # of a polynomial in all coordinates
+NEARBY = 3.0  # of a mode, in its standard deviations (the mean over coordinates)
 
 
 class Emulation(NamedTuple):
@@ -72,7 +73,7 @@ class Emulation(NamedTuple):
     error
         sd of the emulated log density at these points, in nats.
     share
-        Of the mass around all modes that paths ended in, that around the one of the emulator.
+        Of the mass around all modes that paths ended in, that around those which draws are near.
     form
         Of the emulator.
     num_solves, num_jvps, num_failed
@@ -160,12 +161,13 @@ def emulate(
     """
     first = jax.tree.map(lambda leaf: leaf[0], check_particles(positions))
     like, unravel = ravel_pytree(first)
-    shapes = jax.eval_shape(outputs_fn, first)
-    unravel_outputs = ravel_pytree(jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes))[1]
-    dear = Dear(
-        lambda x: ravel_pytree(outputs_fn(unravel(x)))[0].astype(x.dtype),
-        lambda x, outputs: logdensity_fn(unravel(x), unravel_outputs(outputs)),
-    )
+    shapes, structure = jax.tree.flatten(jax.eval_shape(outputs_fn, first))
+
+    def density(x: Array, outputs: Array) -> Array:
+        whole = jax.tree.unflatten(structure, unflattened(outputs, shapes))
+        return logdensity_fn(unravel(x), whole)
+
+    dear = Dear(lambda x: flattened(jax.tree.leaves(outputs_fn(unravel(x))), x.dtype), density)
     active = active_coordinates(outputs_fn, first)
     program = lambda function: jax.jit(partial(function, dear))  # noqa: E731
     evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
@@ -184,7 +186,8 @@ def learn(
     """The emulator of a posterior, from first guesses (S, D); `say` tells whoever waits."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).ravel())
     say("looking for the mode by expansions of the outputs")
-    mode, share = best_mode(evaluations, rng, starts)
+    modes = modes_from(evaluations, rng, starts)
+    mode = modes[0]
     weights = precisions(evaluations, mode)
     law = Law(mode.x[None], mode.x, mode.covariance, 1.0)
     size = len(evaluations.active)
@@ -211,6 +214,7 @@ def learn(
         last = acceptance
     law = law_of(evaluations, emulator, rng, first, law.covariance)
     is_finite = np.isfinite(errors)
+    share = share_near(law.draws, modes)
     return Emulation(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
         *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, form),
@@ -218,10 +222,10 @@ def learn(
     )
 
 
-def best_mode(
+def modes_from(
     evaluations: Evaluations, rng: np.random.Generator, starts: np.ndarray
-) -> tuple[Mode, float]:
-    """The best end of paths, which two of them have found, and its share of the mass of all."""
+) -> list[Mode]:
+    """Ends of paths, the best one first; two of them have found it."""
     paths: list[Mode] = []
     for x in np.concatenate([starts[:1], rng.permutation(starts[1:])]):
         path = find_mode(evaluations, x, paths)
@@ -240,11 +244,19 @@ def best_mode(
             "tolerances, and the data against the supports; if they fit, give init_params near the "
             "posterior."
         )
-    best_path = max(paths, key=lambda path: path.logdensity)
-    masses = {best_path.log_mass}
-    masses |= {path.log_mass for path in paths if not best_path.holds(path.x)}
-    share = 1.0 / sum(np.exp(mass - best_path.log_mass) for mass in masses)
-    return best_path, float(share)
+    return sorted(paths, key=lambda path: -path.logdensity)
+
+
+def share_near(draws: np.ndarray, modes: list[Mode]) -> float:
+    """Share of the mass around modes of those that some of the draws, (N, D), are near."""
+    distinct: list[Mode] = []
+    for mode in modes:
+        if not any(other.holds(mode.x) for other in distinct):
+            distinct.append(mode)
+    masses = np.array([mode.log_mass for mode in distinct])
+    weights = np.exp(masses - masses.max())
+    is_near = [mode.distances(draws).min() < NEARBY for mode in distinct]
+    return float(weights[is_near].sum() / weights.sum())
 
 
 def precisions(evaluations: Evaluations, mode: Mode) -> np.ndarray:

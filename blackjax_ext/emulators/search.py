@@ -26,7 +26,7 @@ BALLS = (0.01, 1.0, 100.0)  # candidates of a turn, in units of its lambda
 FIRST, LEAST, MOST = 1.0, 1e-6, 1e8  # lambda; unconstrained coordinates are of the order of one
 MAX_TURNS = 25
 GAIN = 0.05  # nats of a turn after which another one is not worth its solves
-NEAR = 1.0  # of a known mode, in its standard deviations, (the mean over coordinates)
+NEAR = 1.0  # of a known mode, in its standard deviations (the mean over coordinates)
 NEWTON_STEPS = 12  # on the expansion, which costs nothing
 LENGTHS = (1.0, 0.3, 0.1, 0.01)  # of a step on the expansion
 
@@ -57,8 +57,14 @@ class Mode(NamedTuple):
 
     def holds(self, x: np.ndarray) -> bool:
         """Whether x is so near that a path from there ends here."""
-        away = np.linalg.solve(self.covariance, x - self.x) @ (x - self.x)
-        return bool(away < NEAR**2 * len(x))
+        return bool(self.distances(x) < NEAR)
+
+    def distances(self, x: np.ndarray) -> np.ndarray:
+        """Of positions, (..., D), in standard deviations: the root of the mean over coordinates."""
+        away = x - self.x
+        along = np.linalg.solve(self.covariance, away[..., None])[..., 0]
+        distances: np.ndarray = np.sqrt((away * along).mean(-1))
+        return distances
 
 
 def find_mode(evaluations: Evaluations, x: np.ndarray, known: Sequence[Mode] = ()) -> Mode | None:

@@ -350,7 +350,7 @@ class BlackJAXKernel(MCMCKernel):
         parameters_of = self.step_parameters if is_sharing else None
         one = partial(step_chains, target, self._tuning, parameters_of, given)
         step: Function = lambda state: with_chains(one, state, self._chain_batch_size)  # noqa: E731
-        if self._raised.is_possible and type(self._strategy) is WholeDensity:
+        if self._raised.is_possible and getattr(self._strategy, "forgives", False):
             is_warmup = jnp.ravel(state.i)[0] < jnp.ravel(state.num_warmup)[0]
             step = forgiving_while(is_warmup, step, REMEDY)
         first = first_position(state)

@@ -22,6 +22,7 @@ from blackjax_ext.emulators.rounds import Emulation, learn
 from blackjax_ext.mcmc.emulated import emulated
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics.factors import factorize
+from blackjax_ext.raising import forgiving
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.fingerprints import fingerprint
@@ -33,7 +34,7 @@ from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_ke
 from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
-MOST = 0.95  # of the mass around all modes, which an emulator of one shall have
+MOST = 0.99  # of the mass around all modes: others, far away, move means and sds
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -95,6 +96,8 @@ class Emulating:
         Of the points at which functions are evaluated.
     """
 
+    forgives = True
+
     def __init__(self, seed: int):
         self.seed = seed
         self.last: tuple[Any, Learned] | None = None  # which chains in sequence share
@@ -119,7 +122,8 @@ class Emulating:
             return draws[at]
 
         x = run(draw, key_draw, shared.draws) if run.is_searching else ravel_each(z)
-        metric = factorize(shared.covariance)
+        with evaluating(run.source.arguments):  # under NumPyro's parallel chains, too
+            metric = factorize(shared.covariance)
         return Start(x, metric, True, keys, is_structured=True, step_size=shared.step_size)
 
     def target(self, source: Source, algorithm: Algorithm, shared: Learned) -> Stepper:
@@ -145,7 +149,10 @@ class Emulating:
             return split(lambda x: logdensity_fn(unravel(x)), like)
 
         def program(function: Function) -> Function:
-            return run.compiled(lambda arrays, *rest: function(dear_of(arrays), *rest))
+            def of_arrays(arrays: Any, *rest: Any) -> Any:
+                return function(dear_of(arrays), *rest)
+
+            return run.compiled(forgiving(of_arrays, run.raised))
 
         key_starts, key_learn = jax.random.split(jax.random.key(self.seed))
         starts = self._starts(run, key_starts, z)
@@ -167,14 +174,16 @@ class Emulating:
 
     def _starts(self, run: Run, rng_key: Array, z: Any) -> Array:
         """Where paths begin: where the chains were put, and draws of the prior."""
+        x = ravel_each(z)
 
         def draw(arrays: Any, rng_key: Array) -> Array:
             source = run.at(arrays)
+            if source.model is None:
+                raise NotImplementedError("a potential has no prior")
             keywords = source.model_kwargs or {}
             drawn = draw_prior(rng_key, source.model, source.model_args, keywords, NUM_STARTS)
             return ravel_each({name: drawn[name] for name in z})
 
-        x = ravel_each(z)
         try:
             others = run(draw, rng_key)
         except (NotImplementedError, KeyError, AttributeError):  # an improper prior, or a potential

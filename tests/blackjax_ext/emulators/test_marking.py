@@ -41,7 +41,20 @@ def with_a_closure(x):
     return jnp.sum(expensive(lambda times: jnp.sin(x[0] * times))(TIMES * x[1]))
 
 
-DENSITIES = once, twice, mapped, in_a_program, with_flags, with_a_closure
+def with_phases(x):
+    found = expensive(lambda x: jnp.exp((x[1] + 1j * x[0]) * TIMES))(x)
+    return -jnp.sum(jnp.abs(found - (0.5 - 0.2j)) ** 2) - x[2] ** 2
+
+
+@jax.custom_jvp
+def in_a_rule(x):
+    """As the log density of a model whose derivatives are in reverse mode alone."""
+    return once(x)
+
+
+in_a_rule.defjvp(lambda x, slope: jax.jvp(once, x, slope))
+in_programs = in_a_program, in_a_rule
+DENSITIES = once, twice, mapped, with_flags, with_a_closure, with_phases, *in_programs
 
 
 @pytest.mark.parametrize("density", DENSITIES, ids=lambda density: density.__name__)

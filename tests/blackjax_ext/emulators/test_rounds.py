@@ -66,6 +66,21 @@ def test_an_emulator_is_accepted_nearly_always(function):
     assert np.mean(np.abs(exact - np.median(exact)) < 0.3) > 0.9
 
 
+def test_outputs_of_other_types_are_emulated():
+    def response(x):
+        return {"response": jnp.exp(1j * x * TIMES[:4]), "steps": jnp.array(3)}
+
+    def density(x, outputs):
+        residuals = jnp.abs(outputs["response"] - jnp.exp(0.4j * TIMES[:4])) / 0.1
+        return -0.5 * jnp.sum(residuals ** outputs["steps"]) - 0.5 * x**2
+
+    emulator_fn, found = blackjax_ext.emulate(
+        response, density, jax.random.key(0), jnp.linspace(-0.5, 1.0, 6)
+    )
+    assert found.acceptance > 0.9
+    assert abs(emulator_fn(0.42) - density(0.42, response(0.42))) < 0.1
+
+
 def test_without_a_start_the_last_guess_is_named():
     with pytest.raises(ValueError, match=r"no start: .* any of 4 first guesses"):
         blackjax_ext.emulate(

@@ -110,6 +110,12 @@ def test_chains_of_every_kind_share_it(make, method):
     assert kernel.emulator(done).num_solves < 400
 
 
+def test_chains_start_where_their_keys_are_traced():
+    kernel = Emulated(model)  # as NumPyro's parallel chains do
+    state = jax.jit(lambda key: kernel.init(key, 10, None, (Y,), {}))(jax.random.key(0))
+    assert 0.3 < jnp.exp(state.z["rate"]) < 1.2
+
+
 def test_a_kernel_is_pickled_with_its_model(mcmc):
     kernel = pickle.loads(pickle.dumps(Emulated(model, seed=3)))
     assert run(kernel, 5).get_samples()["rate"].shape == (10,)
@@ -147,3 +153,48 @@ def test_an_emulator_that_is_not_accepted_is_warned_of():
 
     with pytest.warns(UserWarning, match="expected to be accepted in"):
         run(Emulated(lambda y: model(y, expensive(rough))), 5)
+
+
+def test_modes_that_chains_leave_out_are_warned_of():
+    def two(y):
+        x = numpyro.sample("x", dist.Normal(0.1, 1.0))
+        numpyro.sample("y", dist.Normal(expensive(jnp.square)(x), 0.3), obs=y)
+
+    with pytest.warns(UserWarning, match=r"around which 5\d% of their mass is"):
+        run(Emulated(two), 5, 2.0)
+
+
+def test_a_solver_that_raises_is_rejected_until_draws_are_kept():
+    def host(rate):
+        if rate < 0.3:
+            raise RuntimeError("no convergence")
+        return np.float32(10.0 * np.exp(-rate * TIMES))
+
+    def called(rate):
+        shape = jax.ShapeDtypeStruct(Y.shape, jnp.float32)
+        return jax.pure_callback(host, shape, rate, vmap_method="sequential")
+
+    kernel = Emulated(lambda y: model(y, expensive(called)))
+    assert run(kernel, 1).get_samples()["rate"].min() > 0.3
+
+
+def test_a_potential_is_sampled_without_a_prior_to_draw_from():
+    def potential(z):
+        return 0.5 * z["x"] ** 2 + jnp.sum((expensive(jnp.exp)(z["x"]) - 1.2) ** 2)
+
+    kernel = Emulated(potential_fn=potential)
+    done = MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
+    done.run(jax.random.key(0), init_params={"x": jnp.array(0.1)})
+    assert done.get_samples()["x"].shape == (5,)
+
+
+def test_a_solver_with_a_reverse_mode_alone():
+    @jax.custom_vjp
+    def backwards(rate):
+        return solve(rate)
+
+    backwards.defvjp(lambda rate: jax.vjp(solve, rate), lambda pull, slope: pull(slope))
+    kernel = Emulated(lambda y: model(y, expensive(backwards)))
+    report = kernel.emulator(run(kernel, 5))
+    assert report.acceptance > 0.9
+    assert report.num_jvps > 0

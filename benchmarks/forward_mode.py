@@ -496,7 +496,8 @@ def simulators(quick: bool) -> Section:
             by_sampler.setdefault(row["sampler"], []).append(row)
         for sampler, several in by_sampler.items():
             before = [row.get("solves_before", 0) + row.get("jvps_before", 0) for row in several]
-            until = [row["until_1000"] or np.inf for row in several]
+            until = [row["until_1000"] for row in several]
+            has_count = None not in until  # chains that do not agree have none
             rows.append(
                 [
                     *(name, sampler, several[0]["unit"], several[0]["jvps_of_unit"], len(several)),
@@ -505,7 +506,10 @@ def simulators(quick: bool) -> Section:
                         float(np.median([row[key] for row in several]))
                         for key in ("ess_of_evaluation", "ess_squares_of_evaluation")
                     ),
-                    *(float(f"{each:.3g}") for each in (np.median(until), np.max(until))),
+                    *(
+                        float(f"{function(until):.3g}") if has_count else "-"
+                        for function in (np.median, np.max)
+                    ),
                     *(
                         max(row[key] for row in several)
                         for key in ("rhat", "error_of_mean", "error_of_sd")

@@ -102,7 +102,7 @@ class AutoNUTS(BlackJAXKernel):
         size = sum(map(jnp.size, jax.tree.leaves(one)))
         if is_first_process():
             warnings.warn(
-                f"AutoNUTS takes each gradient from {size} JVPs in one pass: the model has no "
+                f"AutoNUTS takes each gradient from JVPs, {size} in one pass: the model has no "
                 "reverse mode. forward_mode_differentiation=True says the same without a warning; "
                 "where a solver is dear, numpyro_fwd.Emulated evaluates it once a draw.",
                 stacklevel=2,

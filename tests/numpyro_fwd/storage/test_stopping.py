@@ -75,7 +75,7 @@ def test_by_seconds(tmp_path):
     begun = time.monotonic()
     stored = runs.run(tmp_path, until=Until(seconds=0.5))
     assert stored.reason == "seconds" and stored.num_draws > 0
-    assert 0.1 < stored.seconds <= time.monotonic() - begun
+    assert 0 < stored.seconds <= time.monotonic() - begun  # those of steps alone
 
 
 @pytest.mark.long

@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 
 import blackjax
 import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
@@ -53,6 +52,7 @@ from benchmarks.harness.microcanonical import (
     microcanonical,
 )
 from benchmarks.harness.report import ROOT, Report, Section, by_name
+from benchmarks.harness.runs import programs_of
 from benchmarks.peers_from_papers.malt import malt
 from tests.numpyro_fwd.kernels import posteriordb_models
 
@@ -111,27 +111,7 @@ def of_numpyro(
 ) -> Run:
     """A NumPyro kernel, of whose draws one of `every` is kept; `num_steps` times `cost` count."""
     num_warmup, num_draws = steps
-
-    def several(carry, length, data):
-        def body(carry, _):
-            state, count = carry
-            state = kernel.sample(state, data, {})
-            return (state, count + state.num_steps), None
-
-        return jax.lax.scan(body, carry, length=length)[0]
-
-    @jax.jit
-    def warm(state, data):
-        return several((state, jnp.zeros_like(state.num_steps)), num_warmup, data)
-
-    @jax.jit
-    def draw(state, data):
-        def body(carry, _):
-            carry = several(carry, every, data)
-            return carry, carry[0].z
-
-        first = state, jnp.zeros_like(state.num_steps)
-        return jax.lax.scan(body, first, length=num_draws // every)
+    warm, draw = programs_of(kernel, num_warmup, num_draws, every)
 
     def run(seed: int) -> tuple[Draws, float]:
         keys = jax.random.split(jax.random.key(seed), CHAINS)

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.harness.diagnostics import least_ess, worst_rhat
@@ -100,6 +101,39 @@ def run_chains(
     again = [timed(draw, state, data, clock=clock)[1] for _ in range(1, repeats)]
     draws, found = jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), collected)
     return Run(draws, found, compilation, warmup, min([sampling, *again]))
+
+
+def programs_of(
+    kernel: Any, num_warmup: int, num_draws: int, every: int = 1
+) -> tuple[Callable, Callable]:
+    """Compiled warm-up and draws of a kernel, ``(state, data)`` to states and evaluations.
+
+    A step counts as many times as the kernel says that it has evaluated the density; of draws one
+    of `every` is kept.
+    """
+
+    def several(carry, length, data):
+        def body(carry, _):
+            state, count = carry
+            state = kernel.sample(state, data, {})
+            return (state, count + state.num_steps), None
+
+        return jax.lax.scan(body, carry, length=length)[0]
+
+    @jax.jit
+    def warm(state, data):
+        return several((state, jnp.zeros_like(state.num_steps)), num_warmup, data)
+
+    @jax.jit
+    def draw(state, data):
+        def body(carry, _):
+            carry = several(carry, every, data)
+            return carry, carry[0].z
+
+        first = state, jnp.zeros_like(state.num_steps)
+        return jax.lax.scan(body, first, length=num_draws // every)
+
+    return warm, draw
 
 
 def best_step_size(step_sizes: np.ndarray, losses: Any) -> float:

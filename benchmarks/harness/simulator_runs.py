@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import arviz_base
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +21,8 @@ from numpyro.infer.util import unconstrain_fn
 
 import numpyro_fwd
 from benchmarks.harness import simulators
+from benchmarks.harness.diagnostics import least_ess, worst_rhat
+from benchmarks.harness.runs import programs_of
 from benchmarks.harness.simulators import DATA, REFERENCE, SIMULATORS, Simulator
 
 COUNTS = Path(__file__).parent / "simulator_counts.json"
@@ -102,27 +102,7 @@ def sample(
     A step counts as many times as the kernel says that it has evaluated the density.
     """
 
-    def several(carry, length, data):
-        def body(carry, _):
-            state, count = carry
-            state = kernel.sample(state, data, {})
-            return (state, count + state.num_steps), None
-
-        return jax.lax.scan(body, carry, length=length)[0]
-
-    @jax.jit
-    def warm(state, data):
-        return several((state, jnp.zeros_like(state.num_steps)), num_warmup, data)
-
-    @jax.jit
-    def draw(state, data):
-        def body(carry, _):
-            carry = several(carry, every, data)
-            return carry, carry[0].z
-
-        first = state, jnp.zeros_like(state.num_steps)
-        return jax.lax.scan(body, first, length=num_draws // every)
-
+    warm, draw = programs_of(kernel, num_warmup, num_draws, every)
     keys = jax.random.split(jax.random.key(seed), num_chains)
     state, count = warm(kernel.init(keys, num_warmup, init, args, {}), args)
     counts = {"warmup": float(count.mean()), "draws": 0.0}
@@ -141,12 +121,7 @@ def sample(
 def diagnostics(draws: Draws) -> dict[str, float]:
     """Worst R-hat, and least bulk ESS of the means and of the squares."""
     squares = {n: (x - x.mean((0, 1))) ** 2 for n, x in draws.items()}
-    first, second = arviz_base.convert_to_dataset(draws), arviz_base.convert_to_dataset(squares)
-    return {
-        "rhat": max(float(x.max()) for x in arviz_stats.rhat(first).values()),
-        "ess": min(float(x.min()) for x in arviz_stats.ess(first).values()),
-        "ess_squares": min(float(x.min()) for x in arviz_stats.ess(second).values()),
-    }
+    return {"rhat": worst_rhat(draws), "ess": least_ess(draws), "ess_squares": least_ess(squares)}
 
 
 # References

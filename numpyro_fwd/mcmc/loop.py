@@ -165,7 +165,8 @@ class Loop:
 
     def go(self, line: Line, phase: str | None = None) -> str:
         """Go on piece after piece, and say what ended it."""
-        self.advance(self.done.steps)  # compiles
+        self.advance(self.done.steps)  # compiles, as the next line does
+        self.finished(0)
         self.begun = self.emptied = time.monotonic()
         while not (reason := self.reason_to_stop()):
             self.timed(self.next_stop())

@@ -7,6 +7,7 @@ import pytest
 
 from blackjax_ext.emulators.evaluations import slopes_of
 from blackjax_ext.emulators.marking import active_coordinates, expensive, split
+from tests import reverse_only
 
 X = jnp.array([0.3, -0.2, 0.8])
 decay = expensive(lambda rate, times: jnp.exp(-rate * times))
@@ -112,22 +113,9 @@ def test_coordinates_on_which_outputs_depend():
     np.testing.assert_array_equal(active_coordinates(density, z), [0, 1, 3, 4, 5])
 
 
-@jax.custom_vjp
-def backwards(x):
-    return 2.0 * x
-
-
-backwards.defvjp(lambda x: (2.0 * x, None), lambda _, slope: (2.0 * slope,))
-
-
-def outside(x):
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.pure_callback(lambda x: np.sin(x), shape, x, vmap_method="sequential")
-
-
 @pytest.mark.parametrize(
     ("function", "slopes"),
-    [(jnp.sin, "forward"), (backwards, "reverse"), (outside, "differences")],
+    [(jnp.sin, "forward"), (reverse_only.once, "reverse"), (reverse_only.simulated, "differences")],
 )
 def test_derivatives_are_those_that_there_are(function, slopes):
     dear = split(lambda x: jnp.sum(expensive(function)(x)) - x[0], X)

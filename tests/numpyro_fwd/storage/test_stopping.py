@@ -75,7 +75,8 @@ def test_by_seconds(tmp_path):
     begun = time.monotonic()
     stored = runs.run(tmp_path, until=Until(seconds=0.5))
     assert stored.reason == "seconds" and stored.num_draws > 0
-    assert 0 < stored.seconds <= time.monotonic() - begun  # those of steps alone
+    # those of steps; with a file for ten draws most of the time is spent in writing
+    assert 0.01 < stored.seconds <= time.monotonic() - begun
 
 
 @pytest.mark.long

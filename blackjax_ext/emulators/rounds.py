@@ -6,7 +6,7 @@ r"""An emulator that is learned in rounds, where its own posterior goes.
    evaluation; the density at some of them says how right the emulator is, and with their
    derivatives they are the points of the next one. The form is the one that predicts them best.
    The last round is the one in which the test of :mod:`blackjax_ext.mcmc.emulated` would accept
-   nearly always, or no more often than a round ago.
+   nearly always, or no more often than two rounds ago.
 
 Everything is frozen before the first exact step.
 """
@@ -37,6 +37,7 @@ from blackjax_ext.emulators.polynomials import (
     form_of,
 )
 from blackjax_ext.emulators.search import Mode, find_mode
+from blackjax_ext.emulators.tails import emulated_at, share_beyond
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import LogDensity
 
@@ -50,6 +51,7 @@ WIDER = 1.3  # sd of points around what they shall surround
 NARROWER, MAX_TRIALS = 3.0, 4  # where most of them fail
 GOOD = 0.95  # acceptance at which another round is not worth its solves
 RISE = 0.02  # of the acceptance, below which it no longer rises
+PATIENCE = 2  # rounds without a rise: it is known from a dozen points
 MAX_ROUNDS = 6
 MIN_POINTS = 16  # of a round
 MANY_TERMS = 600  # of a polynomial in all coordinates
@@ -74,6 +76,8 @@ class Emulation(NamedTuple):
         sd of the emulated log density at these points, in nats.
     share
         Of the mass around all modes that paths ended in, that around those which draws are near.
+    beyond
+        Of the mass of the posterior, what the emulator lacks beyond its points, an estimate.
     form
         Of the emulator.
     num_solves, num_jvps, num_failed
@@ -90,6 +94,7 @@ class Emulation(NamedTuple):
     acceptance: float
     error: float
     share: float
+    beyond: float
     form: Form
     num_solves: int
     num_jvps: int
@@ -198,7 +203,7 @@ def learn(
     form = form_of(size, points.num_equations, is_log=True)
     emulator = fit(points, law.mean, law.covariance, form=form)
     first = rng.multivariate_normal(law.mean, law.covariance, NUM_CHAINS, method="cholesky")
-    last, num_rounds = -1.0, 0
+    rates, num_rounds = [-1.0], 0
     while num_rounds < MAX_ROUNDS:
         num_rounds += 1
         law = law_of(evaluations, emulator, rng, first, law.covariance)
@@ -209,15 +214,16 @@ def learn(
         form = best_form(evaluations, fit, points, (at, fresh), law)
         points, first = points.and_also(fresh.finite()), law.draws[-NUM_CHAINS:]
         emulator = fit(points, law.mean, law.covariance, form=form)
-        if acceptance > GOOD or acceptance < last + RISE:
+        rates.append(acceptance)
+        if acceptance > GOOD or max(rates[-PATIENCE:]) < max(rates[:-PATIENCE], default=-1) + RISE:
             break
-        last = acceptance
     law = law_of(evaluations, emulator, rng, first, law.covariance)
     is_finite = np.isfinite(errors)
     share = share_near(law.draws, modes)
+    beyond = share_beyond(evaluations, rng, emulator, law.mean, law.covariance)
     return Emulation(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
-        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, form),
+        *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, beyond, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
     )
 
@@ -361,11 +367,6 @@ def errors_of(
     return np.where(np.isfinite(errors), errors, -np.inf)
 
 
-def emulated_at(dear: Dear, emulator: Emulator, x: Array) -> Array:
-    """Emulated log densities."""
-    return jax.vmap(emulated_density(dear.logdensity_fn, emulator))(x)
-
-
 def acceptance_of(errors: np.ndarray) -> float:
     """Mean acceptance probability of moves between draws with these errors.
 
@@ -388,8 +389,10 @@ def best_form(
 ) -> Form:
     """The form that predicts fresh points best from the old ones."""
     at, fresh = of_draws
-    size, rates = len(evaluations.active), {}
-    for degree in (3, 2):
+    size, rates = len(evaluations.active), dict[Form, float]()
+    for degree in (3, 2, 4):  # another one is another program: only where it is needed
+        if degree == 4 and max(rates.values()) > GOOD:
+            break
         for is_log in (True, False):
             form = form_of(size, old.num_equations, is_log=is_log, degree=degree)
             emulator = fit(old, law.mean, law.covariance, form=form)

@@ -24,8 +24,8 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.raising import forgiving
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.fingerprints import fingerprint
+from numpyro_fwd.bridge.arguments import evaluating, program_with
+from numpyro_fwd.bridge.fingerprints import describe_program, fingerprint
 from numpyro_fwd.bridge.priors import draw_prior
 from numpyro_fwd.kernels.anchored_rows import is_known, zeros_like
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -35,6 +35,7 @@ from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
 MOST = 0.99  # of the mass around all modes: others, far away, move means and sds
+FAR = 0.05  # of the posterior lacking beyond the points: Cauchy tails have .10 to .21, logistic .04
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -108,7 +109,8 @@ class Emulating:
             if not is_known(z):
                 z = zeros_like(z)
             digest = [int(each) for each in fingerprint(*run.source.arguments)]
-            made_with = digest, jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], z)
+            # the program, too: a model may read what is not among its arguments
+            made_with = digest, describe_program(program_with(run.arguments, density_of(run), z))
             if self.last is None or self.last[0] != made_with:
                 self.last = made_with, self._learned(run, z)
             return self.last[1]
@@ -189,6 +191,15 @@ class Emulating:
         except (NotImplementedError, KeyError, AttributeError):  # an improper prior, or a potential
             others = jax.random.uniform(rng_key, (NUM_STARTS, x.shape[1]), x.dtype, -2.0, 2.0)
         return jnp.concatenate([x[:1], others, x[1:]])
+
+
+def density_of(run: Run) -> Function:
+    """Log density at the first of chains, from the arrays of the model and positions of all."""
+
+    def density(arrays: Any, z: Any) -> Array:
+        return run.at(arrays).logdensity()(jax.tree.map(lambda leaf: leaf[0], z))
+
+    return density
 
 
 class Emulated(BlackJAXKernel):
@@ -302,12 +313,19 @@ def warn_of(found: Emulation) -> None:
             "that rules them out.",
             stacklevel=2,
         )
+    if found.beyond > FAR:
+        warnings.warn(
+            f"The emulator lacks about {found.beyond:.0%} of the posterior, beyond the points that "
+            "it was fitted to, as where tails are heavy: draws may lack them, too, and R-hat "
+            "does not tell. Take numpyro_fwd.AutoNUTS, or a long run and more walk_probability.",
+            stacklevel=2,
+        )
     if found.acceptance >= LOW:
         return
     warnings.warn(
         f"The emulator is expected to be accepted in {found.acceptance:.0%} of draws, after "
         f"{found.num_rounds} rounds and {found.num_solves:,} solves: the marked functions are not "
-        "like polynomials of third degree where the posterior is. Draws are exact, but there will "
+        "like polynomials of low degree where the posterior is. Draws are exact, but there will "
         "be few effective ones. Take numpyro_fwd.AutoNUTS (by JVPs where reverse mode fails) or "
         "numpyro_fwd.RandomWalk, or mark functions whose outputs are smoother.",
         stacklevel=2,

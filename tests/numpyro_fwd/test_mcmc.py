@@ -17,6 +17,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_fwd
 from numpyro_fwd import AMAGOLD, MALA, MCMC, AutoNUTS, LangevinSMC, Until
+from numpyro_fwd.mcmc.loop import Loop
 
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32)
 
@@ -378,22 +379,19 @@ def test_a_warmup_that_is_stopped_is_an_error():
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
-    times = iter([signal.SIGINT])
-
-    def pressed(position):
-        for once in times:
-            os.kill(os.getpid(), once)
-        return position
-
-    mcmc = mcmc_of(MALA(model), postprocess_fn=lambda position: position)
+def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws(monkeypatch):
+    mcmc = mcmc_of(MALA(model))
     mcmc.run(jax.random.key(0), Y)
-    whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.known.code_of"
-    mcmc.postprocess_fn = pressed
-    with pytest.MonkeyPatch.context() as patch:  # which traces the function, too
-        patch.setattr(code, lambda *_: "known")
-        with pytest.warns(UserWarning, match="in its last piece: all 12 draws"):
-            mcmc.run(jax.random.key(0), Y)
+    whole, finished = mcmc.get_samples(), Loop.finished
+
+    def pressed(loop, num_draws):
+        if num_draws:
+            os.kill(os.getpid(), signal.SIGINT)
+        return finished(loop, num_draws)
+
+    monkeypatch.setattr(Loop, "finished", pressed)
+    with pytest.warns(UserWarning, match="in its last piece: all 12 draws"):
+        mcmc.run(jax.random.key(0), Y)
     assert is_same(mcmc.get_samples(), whole)
 
 

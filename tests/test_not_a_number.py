@@ -62,11 +62,16 @@ def resolved(value):
 def population(**facts):
     """Whether a population with this fact is complained of."""
     good = {"least_ess": 80.0, "is_forced": False, "genealogical_ess": 50.0, "log_evidence": -3.0}
-    good |= {"mixed_ancestors": 50.0, "log_evidence_error": 0.1} | facts
+    good |= {"mixed_ancestors": 50.0, "log_evidence_error": 0.1, "remembered": 0.1} | facts
     state = SimpleNamespace(
-        ancestors=np.arange(100), **{k: jnp.array([v]) for k, v in good.items()}
+        ancestors=np.arange(100),
+        schedule=SimpleNamespace(
+            remembered=jnp.full((1, 9), good.pop("remembered")), num_temperatures=jnp.array([5])
+        ),
+        **{k: jnp.array([v]) for k, v in good.items()},
     )
-    return warns(smc_state.warn_of_annealing, state, 1000, is_adjusted=True, missed=list)
+    options = {"is_adjusted": True, "share": 0.9, "missed": list}
+    return warns(smc_state.warn_of_annealing, state, 1000, **options)
 
 
 def lost(least_ess, loglikelihood):
@@ -113,6 +118,7 @@ CHECKS = {
     "the least effective sample size": (lambda x: population(least_ess=x), 80.0),
     "ancestors": (lambda x: population(genealogical_ess=x), 50.0),
     "ancestors if mixed": (lambda x: population(mixed_ancestors=x), 50.0),
+    "what moves remember": (lambda x: population(remembered=x), 0.1),
     "the log evidence": (lambda x: population(log_evidence=x), -3.0),
     "a lost population": (lambda x: lost(x, 1.0), 50.0),
     "a rough likelihood": (lambda x: lost(50.0, x), 1.0),

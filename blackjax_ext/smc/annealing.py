@@ -29,6 +29,8 @@ class Schedule(NamedTuple):
         Of the moves there; NaN if it is part of the algorithm and does not change.
     log_evidence
         Of prior times likelihood to that power, likewise.
+    remembered
+        Correlation of the log likelihood after the moves there with that before them, likewise.
     num_temperatures
         How many there were.
     """
@@ -39,6 +41,7 @@ class Schedule(NamedTuple):
     acceptance_rate: Array
     step_size: Array
     log_evidence: Array
+    remembered: Array
     num_temperatures: Array
 
 
@@ -74,14 +77,14 @@ def mixed_ancestors(schedule: Schedule, num_particles: int, ess_threshold: float
 def empty(max_temperatures: int, dtype: Any) -> Schedule:
     """A schedule without temperatures yet."""
     unknown = jnp.full(max_temperatures, jnp.nan, dtype)
-    return Schedule._make([*[unknown] * 6, jnp.zeros((), int)])
+    return Schedule._make([*[unknown] * 7, jnp.zeros((), int)])
 
 
 def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedule:
     """`schedule` with one more temperature."""
     facts = (
         *(state.temperature, info.ess, info.least_ess, info.acceptance_rate),
-        *(step_size, state.log_evidence),
+        *(step_size, state.log_evidence, info.remembered),
     )
     i = schedule.num_temperatures
     columns = [leaf.at[i].set(fact) for leaf, fact in zip(schedule[:-1], facts, strict=True)]

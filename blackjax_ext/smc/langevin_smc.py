@@ -132,6 +132,9 @@ class LangevinSMCInfo(NamedTuple):
     genealogical_ess
         Effective number of draws of the prior that the particles descend from, after the step:
         ``1 / sum_k G_k^2``, G_k being the weight of the descendants of draw k.
+    remembered
+        Correlation over the particles of the log likelihood after the moves with that before them:
+        0 where the moves forget where the particles were.
     """
 
     acceptance_rate: Array
@@ -142,6 +145,7 @@ class LangevinSMCInfo(NamedTuple):
     num_resampled: Array
     least_ess: Array
     genealogical_ess: Array
+    remembered: Array
 
 
 def init(
@@ -190,10 +194,11 @@ class Rounds(NamedTuple):
             population, is_resampled = sampler.resample_below(
                 key_resample, population, self.ess_threshold
             )
-            x, local, ancestors = population.particles
+            x, local, ancestors, earlier = population.particles
             before = sampler.concentration(population.log_weights, ancestors, num)
             moved = self.move(key_move, x, local, target, step_size, metric, population.log_weights)
-            population = population._replace(particles=(moved.position, moved.local, ancestors))
+            particles = moved.position, moved.local, ancestors, earlier
+            population = population._replace(particles=particles)
             population = sampler.update_weights(population, moved.log_factors)
             after = sampler.concentration(population.log_weights, ancestors, num)
             ess = sampler.effective_sample_size(population.log_weights)
@@ -247,7 +252,9 @@ def build_kernel(
             )
         temperature = jnp.asarray(temperature, x.dtype)
         num, ancestors = x.shape[0], state.ancestors
-        population = Population((x, state.local, ancestors), state.log_weights, state.log_evidence)
+        # resampled with the particles: where each of them was before it moved
+        particles = x, state.local, ancestors, loglikelihood
+        population = Population(particles, state.log_weights, state.log_evidence)
         before = sampler.concentration(population.log_weights, ancestors, num)
         population = reweigh(population, temperature - state.temperature, loglikelihood)
         gain = sampler.concentration(population.log_weights, ancestors, num) - before
@@ -257,7 +264,8 @@ def build_kernel(
         population, (moved, is_resampled, later, gains) = rounds(
             rng_key, population, target, step_size, metric, num
         )
-        x, local, ancestors = population.particles
+        x, local, ancestors, earlier = population.particles
+        remembered = sampler.correlation(population.log_weights, earlier, local.loglikelihood)
         variance = state.variance + gain + jnp.sum(gains)
         new_state = LangevinSMCState(
             jax.vmap(unravel)(x),
@@ -268,7 +276,8 @@ def build_kernel(
             variance,
             ancestors,
         )
-        return new_state, info_of_moves(new_state, moved, is_resampled, later, loglikelihood, ess)
+        info = info_of_moves(new_state, moved, is_resampled, later, loglikelihood, ess, remembered)
+        return new_state, info
 
     return kernel
 
@@ -383,6 +392,7 @@ def info_of_moves(
     later: Array,
     loglikelihood: Array,
     ess: Array,
+    remembered: Array,
 ) -> LangevinSMCInfo:
     """Info of a step; `moved`, `is_resampled` and `later`, sizes after them, lead with moves."""
     size = state.log_weights.shape[0]
@@ -395,6 +405,7 @@ def info_of_moves(
         jnp.sum(is_resampled),
         jnp.minimum(ess, jnp.min(later)),
         1.0 / sampler.concentration(state.log_weights, state.ancestors, size),
+        remembered,
     )
 
 

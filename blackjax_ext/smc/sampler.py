@@ -161,6 +161,25 @@ def concentration(log_weights: Array, ancestors: Array, num_ancestors: int) -> A
     return jnp.sum(jnp.zeros(num_ancestors, weights.dtype).at[ancestors].add(weights) ** 2)
 
 
+def correlation(log_weights: Array, first: Array, second: Array) -> Array:
+    """Correlation by the weights of two numbers of each particle, shape (N,).
+
+    Among the particles at which both are finite; 0 where one of them does not vary.
+    """
+    is_known = jnp.isfinite(first) & jnp.isfinite(second)
+    weights = jnp.where(is_known, jnp.exp(guard(log_weights)), 0.0)
+    weights = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
+
+    def standardized(values: Array) -> Array:
+        values = jnp.where(weights > 0, values, 0.0)
+        distance = jnp.where(weights > 0, values - jnp.sum(weights * values), 0.0)
+        # squares of numbers that a log likelihood may have would be infinite
+        distance = distance / jnp.maximum(jnp.max(jnp.abs(distance)), 1e-30)
+        return distance / jnp.sqrt(jnp.maximum(jnp.sum(weights * distance**2), 1e-30))
+
+    return jnp.sum(weights * standardized(first) * standardized(second))
+
+
 def resample(rng_key: PRNGKey, population: Population, num: int | None = None) -> Population:
     """Draw `num` particles (N of them if None) in proportion to the weights, which become equal.
 

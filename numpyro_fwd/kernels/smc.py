@@ -308,6 +308,7 @@ class LangevinSMC(MCMCKernel):
         warn_of_annealing(
             *(state, self._max_temperatures),
             is_adjusted=self._is_adjusted,
+            share=share,
             missed=lambda: self._missed(program, keys, state),
         )
         check_products(lambda: self._energies(split, state.inner.position))

@@ -16,8 +16,10 @@ from numpyro.infer import MCMC
 from scipy.stats import multivariate_normal, norm
 
 import blackjax_ext
+from blackjax_ext.smc.annealing import Schedule
 from numpyro_fwd import MALA, LangevinSMC, smc_summary
 from numpyro_fwd.kernels.smc import share_to_keep
+from numpyro_fwd.kernels.smc_state import MOST_REMEMBERED, remembered
 from numpyro_fwd.kernels.smc_summary import family_ess
 
 pytestmark = pytest.mark.long
@@ -106,6 +108,44 @@ def test_moves_that_do_not_mix_warn(recwarn):
     assert not recwarn.list
     fields = mcmc.get_extra_fields()
     assert np.all(fields["genealogical_ess"] > 0.7 * fields["mixed_ancestors"])
+
+
+TIMES = np.linspace(0, 1, 20)
+
+
+def latent_process(y):
+    """A Gaussian process whose values are sampled by their noise: its scales are hard to move."""
+    length = numpyro.sample("length", dist.LogUniform(0.02, 2.0))
+    height = numpyro.sample("height", dist.LogUniform(0.05, 20.0))
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([20]).to_event(1))
+    distance = np.sqrt(3.0) * np.abs(TIMES[:, None] - TIMES) / length
+    matern = (1.0 + distance) * jnp.exp(-distance) + 1e-4 * jnp.eye(20)
+    numpyro.sample("y", dist.Normal(height * jnp.linalg.cholesky(matern) @ z, 0.5), obs=y)
+
+
+def test_moves_that_remember_warn():
+    """The evidence is two to four of its errors low here, and ancestors do not show it."""
+    y = np.random.default_rng(1).normal(np.sin(6.0 * TIMES), 0.5)
+    kernel = LangevinSMC(latent_process)
+    with pytest.warns(UserWarning, match="do not forget where the resampling put the particles"):
+        state = kernel.init(jax.random.split(jax.random.key(0), 300), 0, None, (y,), {})
+    num = int(state.num_temperatures[0])
+    found = np.asarray(state.schedule.remembered[0])
+    # at each temperature, also where particles were resampled before they moved
+    assert np.all(found[num // 2 : num] > 0.2) and np.isnan(found[num])
+
+
+@pytest.mark.parametrize(("share", "rho"), [(0.9, 0.2), (1 / 1.02, 0.42)])
+def test_what_moves_remember_is_a_variance(share, rho):
+    """Fewer particles take more temperatures, after each of which more may be remembered."""
+    unknown = jnp.full(6, jnp.nan)
+    values = jnp.array([rho, rho, rho, 0.9, jnp.nan, jnp.nan])
+    schedule = Schedule(*[unknown] * 6, values, jnp.array(4))
+    schedule = jax.tree.map(lambda leaf: leaf[None], schedule)
+    assert remembered(schedule, share) == pytest.approx((1 / share - 1) * (rho / (1 - rho)) ** 2)
+    assert remembered(schedule, share) < MOST_REMEMBERED
+    nothing = schedule._replace(num_temperatures=jnp.array([1]))
+    assert remembered(nothing, share) == 0.0
 
 
 def test_fewer_particles_take_more_temperatures():

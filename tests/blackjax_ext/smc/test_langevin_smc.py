@@ -80,6 +80,19 @@ def test_conjugate_posterior(name):
     assert abs(float(state.log_evidence) - EVIDENCE) < 0.35
 
 
+def test_what_is_remembered_is_from_before_the_moves():
+    """Of each particle with its own past, also where it was resampled before it moved."""
+    options = {"step_size": 0.2, "num_moves": 3, "move": moves.Metropolis(blackjax_ext.mala)}
+    smc = langevin_smc(logprior, loglikelihood, ess_threshold=1.0, **options)
+    start = smc.init(prior_draws(400))
+    end, info = smc.step(jax.random.key(1), start)
+    assert info.num_resampled == 1  # by the weights, before the first move
+    past = start.local.loglikelihood[end.ancestors]
+    expected = np.corrcoef(past, end.local.loglikelihood)[0, 1]
+    np.testing.assert_allclose(info.remembered, expected, atol=1e-4)
+    assert expected > 0.5
+
+
 def test_hard_constraints_are_removed_first():
     """A likelihood that is zero for most prior draws: the evidence is still right."""
 

@@ -73,7 +73,7 @@ def work_through(seed: int, quick: bool) -> Results:
         "Solves: with warm-up, and with all solves and JVPs that Emulated learns from. ESS of the "
         "worst parameter, four chains; solves each: for one of these effective draws.",
         draw(runs["Emulated"], each, keys[0]),
-        "Left: the middle 90 % of predicted counts, and the data. Right: solves for an effective draw.",
+        "Left: 90 % of predicted counts, and the data. Right: solves for an effective draw.",
         f"NUTS fails with its defaults: “{complaint(keys[0])}.” An effective draw takes "
         f"{each['Emulated']} solves with Emulated and {each['random walk']} with a random walk.",
         code_of(*CHANGE, outbreak, model),
@@ -113,8 +113,7 @@ def draw(chains: Chains, each: dict[str, float], key):
         left.plot(DAYS, COUNTS[:, i], look.marker, color=look.color, ms=4)
     left.set(xlabel="day", ylabel="boys")
     style.legend_above(left)
-    right.bar(
-        list(each), list(each.values()), color=[style.OURS.color, style.OTHER.color], log=True
-    )
+    colors = style.OURS.color, style.OTHER.color
+    right.bar(list(each), list(each.values()), color=colors, log=True)
     right.set(ylabel="solves for an effective draw")
     return figure

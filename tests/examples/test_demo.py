@@ -76,7 +76,7 @@ def test_chapters_find_what_is_known(ran):
 
 def test_missing_extra_is_one_clear_line(monkeypatch):
     monkeypatch.setattr(command, "EXTRA", ("matplotlib", "no_such_module"))
-    with pytest.raises(SystemExit, match="needs no_such_module: install with the extras demo and ode"):
+    with pytest.raises(SystemExit, match="no_such_module: install with the extras demo and ode"):
         command.main(["--quick"])
 
 

@@ -114,6 +114,6 @@ def draw(chains: Chains, each: dict[str, float], key):
     left.set(xlabel="day", ylabel="boys")
     style.legend_above(left)
     colors = style.OURS.color, style.OTHER.color
-    right.bar(list(each), list(each.values()), color=colors, log=True)
+    right.bar(list(each), list(each.values()), color=colors)
     right.set(ylabel="solves for an effective draw")
     return figure

@@ -41,4 +41,4 @@ def test_notebook_is_committed_with_small_outputs(path):
 
 
 def test_notebooks_are_there():
-    assert {path.stem for path in NOTEBOOKS} >= {"lynx_hare", "million_rows", "quickstart"}
+    assert {path.stem for path in NOTEBOOKS} >= {"boarding_school", "million_rows", "quickstart"}

@@ -1,21 +1,22 @@
-r"""How much of a posterior its emulator lacks beyond the points to which it was fitted.
+r"""How much of a posterior its emulator lacks.
 
 A chain that follows the emulator hardly gets to where that has far less mass than the posterior,
-and R-hat does not tell. For draws of a t law around the emulated posterior, of density :math:`t`,
-the masses within and beyond the points are
+and R-hat does not tell. With N draws from a density :math:`t` around the emulated posterior,
 
 .. math::
-    \int_{\text{within}} \pi \approx \frac{1}{N} \sum_{\text{within}}
-    \frac{\tilde\pi(x_i)}{t(x_i)}, \qquad
-    \int_{\text{beyond}} \pi \approx \frac{N_{\text{beyond}}}{N} \cdot
-    \frac{1}{n} \sum_{i=1}^n \frac{\pi(x_i)}{t(x_i)}.
+    \int \tilde\pi \approx \frac{1}{N} \sum_i \frac{\tilde\pi(x_i)}{t(x_i)}, \qquad
+    \int_{\text{lacking}} \pi \approx \frac{M}{N} \cdot
+    \frac{1}{n} \sum_{j=1}^n \frac{\pi(x_j)}{t(x_j)},
 
-Of the second only places count where :math:`\pi > e^2 \tilde\pi`: from there a chain takes more
-than seven steps to come back.
+where the second sum is over n of the M draws that are farther out than most of the emulated
+posterior, and of these over places where :math:`\pi > e^2 \tilde\pi`: from there a chain takes more
+than seven steps to come back. The draws are of two laws with tails of a t law: one of them is far
+in all directions alike, the other along one coordinate at a time, near which others are narrow.
 
-Cost: n evaluations of the density, those of the second sum.
+Cost: n evaluations of the density.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -25,39 +26,51 @@ from jax import Array
 from blackjax_ext.emulators.evaluations import Dear, Evaluations
 from blackjax_ext.emulators.polynomials import Emulator, emulated_density
 
-NUM_DRAWS, NUM_BEYOND = 1024, 16  # N, and n
+NUM_DRAWS, NUM_FAR = 1024, 32  # N, and n
+MOST = 0.95  # of the emulated posterior
 LACKING = 2.0  # nats by which the emulator is below the posterior
 FREEDOM = 2.0  # of the t law: tails that few posteriors have
 
 
-def share_beyond(
+def share_lacking(
     evaluations: Evaluations,
     rng: np.random.Generator,
     emulator: Emulator,
-    mean: np.ndarray,
-    covariance: np.ndarray,
+    draws: np.ndarray,
 ) -> float:
-    """Share of the mass that the emulator lacks beyond the points, by a few evaluations."""
-    noise = rng.standard_normal((NUM_DRAWS, len(mean)))
-    noise *= np.sqrt(FREEDOM / rng.chisquare(FREEDOM, NUM_DRAWS))[:, None]
-    x = mean + noise @ np.linalg.cholesky(covariance).T
-    log_t = -0.5 * (FREEDOM + len(mean)) * np.log1p((noise**2).sum(1) / FREEDOM)
-    q = (x[:, emulator.active] - emulator.center) @ emulator.root.T
-    is_beyond = (q**2).sum(1) > emulator.radius**2
+    """Share of the mass where the emulator, of which these are draws, (N, D), has far less."""
+    mean, root = draws.mean(0), np.linalg.cholesky(np.cov(draws.T).reshape(2 * draws.shape[1:]))
+    size = len(mean)
+    noise = rng.standard_normal((NUM_DRAWS, size))
+    scales = rng.chisquare(FREEDOM, (NUM_DRAWS, size))
+    scales[::2] = scales[::2, :1]
+    noise *= np.sqrt(FREEDOM / scales)
+    x, log_t = mean + noise @ root.T, log_density_of_both(noise)
     found = np.asarray(evaluations.run(emulated_at, evaluations.cast(emulator), x), float)
-    far = np.flatnonzero(is_beyond)[:NUM_BEYOND]
+    usual = (np.linalg.solve(root, (draws - mean).T) ** 2).sum(0)
+    is_far = (noise**2).sum(1) > np.quantile(usual, MOST)
+    far = np.flatnonzero(is_far)[:NUM_FAR]
     if not len(far):
         return 0.0
     exact = evaluations.logdensities(x[far], evaluations.outputs(x[far]))
-    lacking = np.where(exact > found[far] + LACKING, exact, -np.inf)
-    logs = [found[~is_beyond] - log_t[~is_beyond], lacking - log_t[far]]
-    finite = [each[np.isfinite(each)] for each in logs]
-    if not len(finite[0]):
-        return 1.0
-    top = max(each.max() for each in finite if len(each))
-    within, beyond = (np.exp(each - top).sum() for each in finite)
-    beyond *= is_beyond.sum() / len(far)
-    return float(beyond / (within + beyond))
+    lacking = np.where(exact > found[far] + LACKING, exact - log_t[far], -np.inf)
+    lacking += np.log(is_far.sum() / len(far))
+    logs = np.concatenate([lacking, found - log_t])
+    masses = np.exp(logs - logs.max(initial=-np.inf, where=np.isfinite(logs)))
+    masses[~np.isfinite(logs)] = 0.0
+    return float(masses[: len(far)].sum() / masses.sum())
+
+
+def log_density_of_both(noise: np.ndarray) -> np.ndarray:
+    """Log density of the mixture of two laws at (N, D), up to that of a normal at zero."""
+    size, nu = noise.shape[1], FREEDOM
+    each = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu / 2)
+    joint = math.lgamma((nu + size) / 2) - math.lgamma(nu / 2) - 0.5 * size * math.log(nu / 2)
+    alone = size * each - 0.5 * (nu + 1) * np.log1p(noise**2 / nu).sum(1)
+    both: np.ndarray = np.logaddexp(
+        alone, joint - 0.5 * (nu + size) * np.log1p((noise**2).sum(1) / nu)
+    )
+    return both
 
 
 def emulated_at(dear: Dear, emulator: Emulator, x: Array) -> Any:

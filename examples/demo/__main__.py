@@ -12,14 +12,16 @@ import warnings
 from inspect import getdoc
 from pathlib import Path
 
-EXTRA = ("matplotlib", "arviz_base", "arviz_stats")
+EXTRA = ("matplotlib", "arviz_base", "arviz_stats", "diffrax")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Work through the chapters, and write the page."""
     options = parse(arguments)
     if missing := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
-        sys.exit(f"The demonstration needs {', '.join(missing)}: install with the extra demo.")
+        sys.exit(
+            f"The demonstration needs {', '.join(missing)}: install with the extras demo and ode."
+        )
     warnings.filterwarnings("ignore", "Your data appears to have a single value", UserWarning)
     import matplotlib
 

@@ -1,8 +1,8 @@
-"""A likelihood with a while_loop.
+"""One solve a draw.
 
-Estimate the reproduction numbers of two outbreaks from how many people fell ill. The final size of
-an outbreak is the root of an equation, which a loop iterates until it stops changing. Reverse mode
-cannot pass such a loop; FMALA needs only directional derivatives, a random walk needs none.
+In 1978 influenza came to a boarding school. A solver with adaptive steps follows the boys to bed
+and back to class; its loop has no reverse mode. Emulated learns what it returns: an emulator
+proposes, and one solve with the exact density accepts or rejects.
 """
 
 import jax
@@ -10,110 +10,110 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import scipy.stats
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import NUTS
 
 from examples.demo import style
 from examples.demo.chains import Chains, sample
 from examples.demo.chapter import Results, code_of
-from numpyro_fwd import FMALA, RandomWalk
+from numpyro_fwd import Emulated, RandomWalk, expensive
 
-CASES, POPULATION = np.array([512, 273]), np.array([763, 284])
-CHANGE = ("mcmc = MCMC(NUTS(model), ...)", "mcmc = MCMC(FMALA(model, num_tangents=2), ...)")
-GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
-
-
-def attack_rate(r):
-    """The z with z = 1 - exp(-r z), iterated until it stops moving."""
-
-    def is_moving(z):
-        return jnp.any(jnp.abs(z + jnp.expm1(-r * z)) > 1e-6)
-
-    return jax.lax.while_loop(is_moving, lambda z: -jnp.expm1(-r * z), jnp.ones_like(r))
+CHANGE = ("mcmc = MCMC(NUTS(model), ...)", "mcmc = MCMC(Emulated(model), ...)")
+BOYS, DAYS = 763, np.arange(1.0, 15.0)
+IN_BED = [3, 8, 26, 76, 225, 298, 258, 233, 189, 128, 68, 29, 14, 4]
+UP = [0, 0, 0, 0, 9, 17, 105, 162, 176, 166, 150, 85, 47, 20]  # and not yet in class
+COUNTS = np.array([IN_BED, UP]).T
+USUAL = jnp.array([2.0, 1.0, 0.5, 0.5, 2.0])  # infects, lies down, gets up, is well; first cases
 
 
-def model(cases, population):
-    """Final sizes of two outbreaks, given their reproduction numbers."""
-    r = numpyro.sample("r", dist.LogNormal(0.5, 0.5).expand([2]).to_event(1))
-    numpyro.sample("cases", dist.Binomial(population, attack_rate(r)), obs=cases)
+def outbreak(rates):
+    """Boys in bed and up again on each day, (14, 2), of rates a day and the first cases."""
+    import diffrax
+
+    def slope(t, y, args):
+        flows = rates[:4] * y * jnp.stack([y[1] / BOYS, 1.0, 1.0, 1.0])
+        return jnp.pad(flows[:-1], (1, 0)) - flows
+
+    solution = diffrax.diffeqsolve(
+        *(diffrax.ODETerm(slope), diffrax.Tsit5(), 0.0, DAYS[-1], None),
+        jnp.stack([BOYS - rates[4], rates[4], 0.0, 0.0]),
+        saveat=diffrax.SaveAt(ts=DAYS),
+        stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-4),
+        adjoint=diffrax.ForwardMode(),
+        max_steps=500,
+        throw=False,
+    )
+    return solution.ys[:, 2:]
+
+
+def model(counts):
+    """The solver is marked as what is dear."""
+    rates = numpyro.sample("rates", dist.LogNormal(jnp.log(USUAL), 0.5).to_event(1))
+    spread = numpyro.sample("spread", dist.LogNormal(2.0, 1.0).expand([2]).to_event(1))
+    mean = expensive(outbreak)(rates) + 0.01
+    numpyro.sample("counts", dist.NegativeBinomial2(mean, spread), obs=counts)
 
 
 def work_through(seed: int, quick: bool) -> Results:
-    """Sample without reverse mode, and with NUTS in forward mode."""
-    keys = jax.random.split(jax.random.key(seed), 4)
-    size = {"num_warmup": 500, "num_samples": 500 if quick else 5000}
-    kernels = {
-        "FMALA": FMALA(model, num_tangents=2),
-        "random walk": RandomWalk(model),
-        "NUTS, forward mode": NUTS(model, forward_mode_differentiation=True),
-    }
+    """Sample with an emulator, and without."""
+    keys, size = jax.random.split(jax.random.key(seed), 3), 100 if quick else 1000
+    kernel = Emulated(model)
     runs = {
-        name: sample(kernel, key, CASES, POPULATION, **size)
-        for (name, kernel), key in zip(kernels.items(), keys[1:], strict=True)
+        "Emulated": run(kernel, keys[1], 50, size, "num_solves"),
+        "random walk": run(RandomWalk(model, dense_mass=True), keys[2], 2000, 15 * size),
     }
-    exact = exact_densities()
-    mean, sd = moments(exact)
-    rows = [("exact", *(f"{value:.3f}" for value in mean), *[""] * 5)]
-    rows += [("NUTS, defaults", "fails", "fails", *[""] * 5)]
-    rows += [row(name, chains, mean, sd) for name, chains in runs.items()]
+    mcmc = runs["Emulated"].mcmc
+    report, fields = kernel.emulator(mcmc), mcmc.get_extra_fields(group_by_chain=True)
+    solves = report.num_solves + report.num_jvps + int(fields["num_solves"][:, -1].sum())
+    asked = solves, 4 * (2000 + 15 * size)
+    rows = [row(*each) for each in zip(runs, runs.values(), asked, strict=True)]
+    each = {name: float(cells[4]) for name, *cells in rows}
     return Results(
-        ("", "mean of r1", "mean of r2", "off, in sd", "ESS", "R-hat", "ESS/s", "compile, s"),
-        rows,
-        "ESS and R-hat of the worst parameter, four chains; ESS/s with warm-up, not compilation.",
-        draw(runs, exact),
-        "Draws of each sampler against the exact posterior (a grid).",
-        f"NUTS fails with its defaults: “{complaint(keys[0])}.” With gradients in forward mode it "
-        "runs, and whether it is right depends on its start.",
-        code_of(*CHANGE, attack_rate, model),
+        ("", "days in bed", "sd", "solves", "ESS", "solves each", "R-hat", "seconds", "compile, s"),
+        [("NUTS, defaults", *["fails"] * 2, *[""] * 6), *rows],
+        "Solves: with warm-up, and with all solves and JVPs that Emulated learns from. ESS of the "
+        "worst parameter, four chains; solves each: for one of these effective draws.",
+        draw(runs["Emulated"], each, keys[0]),
+        "Left: 90 % of predicted counts, and the data. Right: solves for an effective draw.",
+        f"NUTS fails with its defaults: “{complaint(keys[0])}.” An effective draw takes "
+        f"{each['Emulated']} solves with Emulated and {each['random walk']} with a random walk.",
+        code_of(*CHANGE, outbreak, model),
     )
+
+
+def run(kernel, key, warmup: int, draws: int, *fields: str) -> Chains:
+    """Four chains."""
+    return sample(kernel, key, COUNTS, num_warmup=warmup, num_samples=draws, fields=fields)
 
 
 def complaint(key) -> str:
     """The error of NUTS in one line."""
     try:
-        MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(
-            key, CASES, POPULATION
-        )
+        run(NUTS(model), key, 1, 1)
     except Exception as error:  # of whatever type this version of JAX raises
         return " ".join(str(error).split(". ")[0].split()).rstrip(".")
     return "no error"
 
 
-def exact_densities() -> np.ndarray:
-    """Posterior densities on the grid: the outbreaks are independent."""
-    rates = np.asarray(attack_rate(jnp.asarray(GRID)), float)
-    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(GRID)
-    log = prior + scipy.stats.binom.logpmf(CASES[:, None], POPULATION[:, None], rates)
-    density = np.exp(log - log.max(axis=1, keepdims=True))
-    return density / np.trapezoid(density, GRID, axis=1)[:, None]
-
-
-def moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of densities on the grid."""
-    mean = np.trapezoid(densities * GRID, GRID, axis=1)
-    return mean, np.sqrt(np.trapezoid(densities * GRID**2, GRID, axis=1) - mean**2)
-
-
-def row(name: str, chains: Chains, mean: np.ndarray, sd: np.ndarray) -> tuple[str, ...]:
+def row(name: str, chains: Chains, asked: int) -> tuple[str, ...]:
     """Cells of a sampler."""
-    (ess, r_hat), found = chains.worst(), chains.draws("r").mean(axis=0)
-    cells = (*(f"{value:.3f}" for value in found), f"{np.max(np.abs(found - mean) / sd):.3f}")
-    rate = f"{ess / chains.seconds:.0f}"
-    return (name, *cells, f"{ess:.0f}", f"{r_hat:.3f}", rate, f"{chains.compilation:.1f}")
+    (ess, r_hat), days = chains.worst(), 1 / chains.draws("rates")[:, 2]
+    cells = f"{days.mean():.3f}", f"{days.std():.3f}", f"{asked:,}", f"{ess:.0f}"
+    return (name, *cells, f"{asked / ess:.1f}", f"{r_hat:.3f}", *chains.times)
 
 
-def draw(runs: dict[str, Chains], densities: np.ndarray):
-    """Histograms of both reproduction numbers over their exact densities."""
-    figure, axes = style.sheet(2)
-    looks = (style.OURS, style.OTHER, style.NUTS)
-    for i, axis in enumerate(axes):
-        for (name, chains), look in zip(runs.items(), looks, strict=True):
-            heights, edges = np.histogram(chains.draws("r")[:, i], 40, density=True)
-            middle = (edges[1:] + edges[:-1]) / 2
-            axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
-        axis.plot(GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
-        shown = GRID[densities[i] > 1e-4 * densities[i].max()]
-        axis.set(xlim=(shown[0], shown[-1]), ylim=(0, None), ylabel="posterior density")
-        axis.set_xlabel(f"reproduction number of outbreak {i + 1}")
-        style.legend_above(axis, columns=2)
+def draw(chains: Chains, each: dict[str, float], key):
+    """Predicted counts beside the data, and solves for an effective draw."""
+    figure, (left, right) = style.sheet(2)
+    rates, spread = (jnp.asarray(chains.draws(name)[::8]) for name in ("rates", "spread"))
+    mean = jax.vmap(outbreak)(rates) + 0.01
+    counts = dist.NegativeBinomial2(mean, spread[:, None]).sample(key)
+    low, high = np.quantile(counts, (0.05, 0.95), axis=0)
+    for i, (name, look) in enumerate((("in bed", style.OURS), ("up again", style.OTHER))):
+        left.fill_between(DAYS, low[:, i], high[:, i], color=look.color, alpha=0.3, label=name)
+        left.plot(DAYS, COUNTS[:, i], look.marker, color=look.color, ms=4)
+    left.set(xlabel="day", ylabel="boys")
+    style.legend_above(left)
+    colors = style.OURS.color, style.OTHER.color
+    right.bar(list(each), list(each.values()), color=colors)
+    right.set(ylabel="solves for an effective draw")
     return figure

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import MCMC, init_to_sample
+from numpyro.infer import init_to_sample
 
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.run import bind, ravel_each
@@ -35,7 +35,7 @@ from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
 MOST = 0.99  # of the mass around all modes: others, far away, move means and sds
-FAR = 0.05  # of the posterior lacking beyond the points: Cauchy tails have .10 to .21, logistic .04
+FAR = 0.05  # of the posterior lacking: Cauchy tails have .12 to .41, logistic .04 at most
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -141,7 +141,11 @@ class Emulating:
             dear = split(lambda x: exact(unravel(x)), x)
             return emulated_density(dear.logdensity_fn, shared.emulator)(x)
 
-        return bind(algorithm.having(emulator_fn=emulator_fn), logdensity_fn, "none")
+        given = algorithm.parameters["walk_probability"]
+        # as often as the emulator's moves are rejected: a chain shall not stick where it is wrong
+        walk = jnp.maximum(given, 1.0 - shared.report.acceptance)
+        having = algorithm.having(emulator_fn=emulator_fn, walk_probability=walk)
+        return bind(having, logdensity_fn, "none")
 
     def _learned(self, run: Run, z: Any) -> Learned:
         unravel = ravel_one(z)
@@ -210,7 +214,8 @@ class Emulated(BlackJAXKernel):
     from a few hundred evaluations and derivatives in forward mode (reverse mode where there is no
     other; values alone where there is none). Prior and likelihood are those of the model. A draw is
     the end of Hamiltonian trajectories on the emulated posterior, accepted or rejected by one
-    evaluation of the exact one, or a step of a random walk (:mod:`blackjax_ext.mcmc.emulated`).
+    evaluation of the exact one, or a step of a random walk (:mod:`blackjax_ext.mcmc.emulated`), as
+    often as the emulator is expected to be rejected.
     Draws are exact whatever the emulator is; how many of them are accepted depends on it. A solver
     that fails (NaN) is a rejection, and shows as "diverging".
 
@@ -227,7 +232,7 @@ class Emulated(BlackJAXKernel):
     num_integration_steps
         Leapfrog steps of a trajectory.
     walk_probability
-        Probability of a step of a random walk instead.
+        Probability of a step of a random walk instead, at least.
     seed
         Of the points at which functions are evaluated before the first draw.
     options
@@ -291,8 +296,11 @@ class Emulated(BlackJAXKernel):
         super()._reset()
         self._strategy = Emulating(self._seed)
 
-    def emulator(self, mcmc: MCMC) -> EmulatorReport:
-        """What the emulator of a run took, and how right it is: print it."""
+    def emulator(self, mcmc: Any) -> EmulatorReport:
+        """What the emulator of a run took, and how right it is: print it.
+
+        `mcmc` is one that has run, or what ``numpyro_fwd.sample_to`` returned.
+        """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: the emulator is learned before the warm-up.")
         report = jax.tree.map(
@@ -313,10 +321,10 @@ def warn_of(found: Emulation) -> None:
             "that rules them out.",
             stacklevel=2,
         )
-    if found.beyond > FAR:
+    elif found.lacking > FAR:
         warnings.warn(
-            f"The emulator lacks about {found.beyond:.0%} of the posterior, beyond the points that "
-            "it was fitted to, as where tails are heavy: draws may lack them, too, and R-hat "
+            f"The emulator lacks about {found.lacking:.0%} of the posterior, far from the points "
+            "that it was fitted to, as where tails are heavy: draws may lack it, too, and R-hat "
             "does not tell. Take numpyro_fwd.AutoNUTS, or a long run and more walk_probability.",
             stacklevel=2,
         )

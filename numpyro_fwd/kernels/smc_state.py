@@ -19,6 +19,7 @@ MANY_PARTICLES = 1_000
 # variance of log weights that moves do not forget: on models of known evidence, with 100 to 1,000
 # particles, at most 0.005 where it is right, 0.03 to 0.05 where it is two errors too low
 MOST_REMEMBERED = 0.012
+FEW_PARTICLES = 100  # correlations of fewer are noise
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 # fields of a state that steps after the annealing leave as they are
 OF_ANNEALING = "schedule", "mixed_ancestors", "num_temperatures", "is_forced", "num_warmup"
@@ -188,7 +189,12 @@ def warn_of_annealing(
             f"{mixed:.0f} if their moves had mixed: the log evidence may be too low by more than "
             f"log_evidence_error. Make more moves (num_moves=12), or take more {other}."
         )
-    elif is_adjusted and not sentences and not remembered(state.schedule, share) <= MOST_REMEMBERED:
+    elif (
+        is_adjusted
+        and not sentences
+        and size >= FEW_PARTICLES
+        and not remembered(state.schedule, share) <= MOST_REMEMBERED
+    ):
         sentences.append(
             "moves do not forget where the resampling put the particles: after those of a "
             "temperature the log likelihood has a correlation of up to "

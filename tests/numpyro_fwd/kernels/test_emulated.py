@@ -11,6 +11,7 @@ import pytest
 from numpyro.infer import MCMC as MCMC_OF_NUMPYRO
 from numpyro.infer.util import log_density
 
+from blackjax_ext.emulators import rounds
 from numpyro_fwd import MCMC, Emulated, RandomWalk, expensive
 
 TIMES = np.arange(6.0)
@@ -153,6 +154,16 @@ def test_an_emulator_that_is_not_accepted_is_warned_of():
 
     with pytest.warns(UserWarning, match="expected to be accepted in"):
         run(Emulated(lambda y: model(y, expensive(rough))), 5)
+
+
+def test_the_walk_takes_the_place_of_moves_that_would_be_rejected(monkeypatch):
+    learn = rounds.learn
+    monkeypatch.setattr(
+        "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(acceptance=0.0)
+    )
+    with pytest.warns(UserWarning, match="expected to be accepted in 0%"):
+        draws = [run(Emulated(model, num_trajectories=k), 20).get_samples()["rate"] for k in (1, 2)]
+    np.testing.assert_array_equal(*draws)
 
 
 def test_modes_that_chains_leave_out_are_warned_of():

@@ -23,11 +23,7 @@ INDEXING = frozenset(["dynamic_slice", "gather"])
 CONVERTING = frozenset(["convert_element_type"])
 STRUCTURAL = PLACING | JOINING | CONVERTING
 
-# linear in all arguments, in each of two, and in the first
 ADDITIONS = frozenset(["add", "add_any"])
-SIGNED = frozenset(["add", "neg", "sub"])
-PRODUCTS = frozenset(["dot_general", "mul"])
-LINEAR_IN_FIRST = INDEXING | {"div"}
 
 # functions of one number: smooth ones, and those that are not, of one or more
 EXPONENTIAL = frozenset(["exp", "expm1", "log", "log1p", "logistic", "tanh"])

@@ -34,7 +34,6 @@ __all__ = [
     "identity",
     "is_jacobian_of",
     "is_prng_key",
-    "is_reparametrizing",
     "is_under_jax_transform",
     "mask_of",
     "nested_attrgetter",
@@ -66,7 +65,6 @@ try:
         transform_fn,
         unconstrain_fn,
     )
-    from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
     from numpyro.util import _is_under_jax_transform as is_under_jax_transform
     from numpyro.util import _validate_model as validate_model
@@ -87,11 +85,6 @@ def is_jacobian_of(site: str, latent: str) -> bool:
     """
     name = f"_{latent}_log_det"
     return site.endswith(name) and latent.startswith(site.removesuffix(name))
-
-
-def is_reparametrizing() -> bool:
-    """Whether ``numpyro.handlers.reparam`` is among the handlers at work."""
-    return any(isinstance(handler, numpyro.handlers.reparam) for handler in HANDLERS)
 
 
 def mask_of(distribution: Any) -> Any:

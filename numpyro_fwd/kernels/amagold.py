@@ -36,15 +36,14 @@ class AMAGOLD(MinibatchKernel):
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
         reads a few. It requires a likelihood that depends on the latents only through linear
         predictors, and a distribution with bounded derivatives: one with a family in
-        :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
-        that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
+        :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, or one of
+        these that is censored or truncated. Effects are written centred, and any prior will do
         (:mod:`blackjax_ext.subsampling.row_tests`). Models with 50 groups of rows or more are
-        sampled in sweeps (:mod:`blackjax_ext.subsampling.group_sweeps`). ``LocScaleReparam`` is
-        undone for effects that rows depend on; draws have the sites of the model as it is written
-        (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
-        mode, bounds and alias table are computed before the warm-up. The potential energy is then
-        not evaluated and shows as NaN. Or an ``Acceptance`` of :mod:`blackjax_ext.acceptance`. The
-        extra field "inner.num_rows" counts the rows of each test, without those of the set-up.
+        sampled in sweeps (:mod:`blackjax_ext.subsampling.group_sweeps`). The cost of a transition
+        does not grow with N; mode, bounds and alias table are computed before the warm-up. The
+        potential energy is then not evaluated and shows as NaN. Or an ``Acceptance`` of
+        :mod:`blackjax_ext.acceptance`. The extra field "inner.num_rows" counts the rows of each
+        test, without those of the set-up.
     options
         See :class:`numpyro_fwd.kernels.minibatch.MinibatchOptions`.
 

@@ -12,7 +12,6 @@ from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, first_rows
-from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
@@ -73,8 +72,6 @@ class MinibatchKernel(BlackJAXKernel):
     """
 
     needs_minibatches = True
-    # noise of a hierarchy that chains have put back, found at each start
-    _noise: tuple[str, ...] = ()
     advice = (
         "Where gradients are of minibatches, give a larger subsample_size, or "
         'control_variate="second_order" for None; where a scale of a hierarchy may tend to zero, '
@@ -119,7 +116,6 @@ class MinibatchKernel(BlackJAXKernel):
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
-        self._reads_few_rows = reads_few_rows
         if reads_few_rows:  # what stands on so much more
             from numpyro_fwd.kernels.subsampled_rows import SubsampledRows
 
@@ -173,36 +169,16 @@ class MinibatchKernel(BlackJAXKernel):
 
     @property
     def _viewed(self) -> Model | None:
-        """The model, with noise that rows see put back where the test needs linear predictors."""
-        if not self._noise:
-            return self._model
-        from numpyro_fwd.subsampling.centring import Centred
-
-        return Centred(cast(Model, self._model), self._noise)
+        """The model as it is: none of its latents is a missing response."""
+        return self._model
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
-        """The target, whose coordinates may be others than those of `init_params`."""
-        if self._reads_few_rows:
-            from numpyro_fwd.subsampling.centring import centred_start, noise_seen_by_rows
-
-            model = cast(Model, self._model)
-            rows = self._rows or RowModel.of(model, model_args, model_kwargs)
-            with evaluating(model_args, model_kwargs):
-                self._noise = noise_seen_by_rows(rows)
-            init_params = centred_start(rows, self._noise, rng_key, init_params)
         found = super()._look(rng_key, init_params, model_args, model_kwargs)
-        if self._rows:  # of which noise may have been put back
-            rows = self._rows
-            if self._noise:
-                rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
-            self._rows = rows.without_data()
+        if self._rows:
+            self._rows = self._rows.without_data()
         return found
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._noise = ()
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""

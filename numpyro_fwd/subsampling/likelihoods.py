@@ -121,10 +121,15 @@ REFUSED = {
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
     "IntervalCensoredDistribution": (
-        "its values are pairs; numpyro.factor of the log probability of each interval can be read, "
-        "as log S(a) + log(-expm1(log S(b) - log S(a))) with the survival probabilities S"
+        "its values are pairs; a distribution of your own with the ends as arguments can be read, "
+        "whose log_prob is log S(a) + log(-expm1(log S(b) - log S(a))) with the survival "
+        "probabilities S"
     ),
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
+    "Unit": (
+        "a numpyro.factor names no parameters; give a distribution of your own whose log_prob it "
+        "is, with what it is made of as scalar arguments that arg_constraints names"
+    ),
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }
 

@@ -2,23 +2,19 @@ r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
 :mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
-(:mod:`numpyro_fwd.subsampling.smooth_likelihoods`), or if it is a factor that is a smooth function
-of a few affine values (:mod:`numpyro_fwd.subsampling.factor_programs`). Its parameters in
-coordinates without ends (a mean, a log scale) that depend on the position are the predictors, which
-must be affine in the unconstrained latents. Everything outside the plate is the prior, whatever its
-structure, and is evaluated exactly. The model itself is asked for the predictors of each set of
-rows; no matrix of covariates is taken out of it.
+(:mod:`numpyro_fwd.subsampling.smooth_likelihoods`). Its parameters in coordinates without ends (a
+mean, a log scale) that depend on the position are the predictors, which must be affine in the
+unconstrained latents. Everything outside the plate is the prior, whatever its structure, and is
+evaluated exactly. The model itself is asked for the predictors of each set of rows; no matrix of
+covariates is taken out of it.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from jax.tree_util import Partial
 
@@ -27,7 +23,6 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.resolution import UnresolvedError
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
-from blackjax_ext.subsampling.families.densities import MOST
 from blackjax_ext.subsampling.predictors import (
     LinearPredictor,
     Responses,
@@ -38,7 +33,6 @@ from numpyro_fwd.bridge.log_terms import kinds_of, log_prob_of
 from numpyro_fwd.bridge.plates import as_array, subsample_plates
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.traces import sites_at, unwrapped
-from numpyro_fwd.subsampling.factor_programs import parted
 from numpyro_fwd.subsampling.likelihoods import (
     READINGS,
     REFUSED,
@@ -89,20 +83,7 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         model_args, model_kwargs = join(arrays)
         return sites_at(on_rows({plate: rows}), model_args, model_kwargs, z)
 
-    def factor_at(name, z, given):
-        """What a factor site adds in one row."""
-        arrays, row = given
-        return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
-
-    laws = {name: unwrapped(model.sites[name]["fn"]) for name in names}
-    factors = {n: partial(factor_at, n) for n, fn in laws.items() if isinstance(fn, dist.Unit)}
-    given: Any = (model.arguments.arrays, np.zeros((), int))
-    readings = tuple(
-        factor_reading(name, factors[name], z, given)
-        if name in factors
-        else reading_of(name, model.sites[name])
-        for name in names
-    )
+    readings = tuple(reading_of(name, model.sites[name]) for name in names)
 
     # two ends of a move and a bound must see the same predictors
     @exact_products
@@ -114,9 +95,7 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         outside = [name for name in kinds_of(found, z) if not plates_of.get(name)]
         prior = sum((jnp.sum(log_prob_of(found[name])) for name in outside), jnp.zeros(()))
         return prior, tuple(
-            read_factor(factors[name], found[name], share, z, arrays, rows)
-            if name in factors
-            else read_site(reading, found[name], plate, share)
+            read_site(reading, found[name], plate, share)
             for name, reading in zip(names, readings, strict=True)
         )
 
@@ -203,39 +182,6 @@ def reading_of(name: str, site: Site) -> Reading:
         f"distributions are {known}, and smooth ones of a few scalar parameters. "
         f"{WITHOUT_LIMIT}"
     )
-
-
-def factor_reading(name: str, function: Function, z: Any, first_row: Any) -> Reading:
-    """How to read a factor site; ValueError, naming it, where its program cannot be read."""
-    found = []
-
-    def look(z, first_row):
-        found.append(parted(function, z, first_row)[0])
-
-    try:
-        jax.eval_shape(look, z, first_row)
-        kind = found[0].kind()
-    except ValueError as error:
-        raise ValueError(
-            f"site '{name}' (factor) is not supported by acceptance=\"subsampled\": its program "
-            f"cannot be read, {error}. A smooth function of up to {MOST} values that are affine in "
-            f"the unconstrained latents can. {WITHOUT_LIMIT}"
-        ) from error
-    return Reading(lambda fn: kind, lambda fn: ())
-
-
-def read_factor(
-    function: Function, site: Site, share: float, z: Any, arrays: list[Any], rows: Array
-) -> "Part":
-    """What is read of a factor site; `share` undoes the plate's scale."""
-    predictors, known = jax.vmap(lambda row: parted(function, z, (arrays, row))[1:])(rows)
-    columns = [leaf[:, None] for leaf in predictors]
-    weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
-    weight = jnp.broadcast_to(weight, jnp.shape(unwrapped(site["fn"]).log_factor))
-    data = {f"known_{i}": leaf[:, None] for i, leaf in enumerate(known)}
-    like = columns[0]
-    weight = jnp.asarray(weight.reshape(-1, 1) * share, like.dtype)
-    return Part(tuple(columns), data, jnp.zeros_like(like), weight)
 
 
 def read_by_program(model: RowModel) -> list[str]:

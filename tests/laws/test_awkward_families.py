@@ -334,29 +334,21 @@ def weibull(e, s):
     return dist.Weibull(jnp.exp(e), s)
 
 
-def factor(function: Callable, *data: Any) -> tuple:
-    """Of an intercept, slopes and a positive latent, with what a factor adds for each row."""
+class Interval(dist.Distribution):
+    """A distribution of one's own: a Weibull law that is only known to lie between two ends."""
 
-    def model(x, *data):
-        a, b = sample("a", wide()), sample("b", wide(2))
-        s = sample("s", POSITIVE)
-        with numpyro.plate("rows", N, subsample_size=7) as at:
-            numpyro.factor("f", function(a + x[at] @ b, s, *[each[at] for each in data]))
+    arg_constraints = dict.fromkeys(("scale", "concentration", "low", "high"), POSITIVE.support)
+    support = dist.constraints.real
 
-    z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "s": jnp.zeros(())}
-    return model, jax.tree.map(single, (X, *data)), z
+    def __init__(self, scale, concentration, low, high, *, validate_args=None):
+        self.scale, self.concentration, self.low, self.high = scale, concentration, low, high
+        shape = jnp.broadcast_shapes(*map(jnp.shape, (scale, concentration, low, high)))
+        super().__init__(shape, validate_args=validate_args)
 
-
-def of_hazard(e, s, y, is_over):
-    """A Weibull regression as one writes it by hand."""
-    u = s * (jnp.log(y) - e)
-    return is_over * (jnp.log(s) + u) - jnp.exp(u)
-
-
-def of_intervals(e, s, low, high):
-    """Of a Weibull law that is only known to lie between two ends."""
-    above, beyond = (-jnp.exp(s * (jnp.log(y) - e)) for y in (low, high))
-    return above + jnp.log(-jnp.expm1(beyond - above))
+    def log_prob(self, value):
+        log_survival = lambda y: -jnp.exp(self.concentration * (jnp.log(y) - jnp.log(self.scale)))  # noqa: E731
+        above, beyond = log_survival(self.low), log_survival(self.high)
+        return above + jnp.log(-jnp.expm1(beyond - above))
 
 
 def censored_below(e, s, y, bound):
@@ -497,16 +489,15 @@ AWKWARD = {
     "truncated_on_both_sides": lambda rng: linear(
         lambda e, s: dist.TruncatedNormal(e, s, low=-1.0, high=2.0), rng.beta(2, 3, N) * 2.9 - 0.95
     ),
-    "factor_of_hazards": lambda rng: factor(of_hazard, rng.weibull(1.5, N), rng.random(N) < 0.6),
-    "factor_of_intervals": lambda rng: factor(
-        of_intervals, times := rng.weibull(1.5, N), 1.5 * times
-    ),
-    "factor_of_a_law": lambda rng: factor(
-        lambda e, s, y: dist.Normal(e, s).log_prob(y), rng.normal(size=N)
-    ),
-    "factor_of_two_cases": lambda rng: factor(
-        lambda e, s, flag: jnp.where(flag, jax.nn.log_sigmoid(e), jax.nn.log_sigmoid(-e)) - s,
-        rng.random(N) < 0.3,
+    "intervals_of_ones_own": lambda rng: of_rows(
+        lambda z, x, low, high, y: Interval(jnp.exp(z["a"] + x @ z["b"]), z["s"], low, high),
+        X,
+        times := rng.weibull(1.5, N),
+        1.5 * times,
+        np.zeros(N),
+        a=wide(),
+        b=wide(2),
+        s=POSITIVE,
     ),
     "gate_of_no_zeros": lambda rng: of_rows(
         lambda z, y: dist.ZeroInflatedPoisson(z["g"], jnp.exp(z["a"])),
@@ -532,7 +523,7 @@ AWKWARD = {
 }
 ONCE_WRONG = {
     *("far_response", "far_below_the_others", "bound_beyond_floats", "counts_of_ten_millions"),
-    *("survival_weibull", "survival_lognormal", "truncated_on_the_left", "factor_of_hazards"),
+    *("survival_weibull", "survival_lognormal", "truncated_on_the_left", "intervals_of_ones_own"),
     "truncated_on_both_sides",
 }
 
@@ -551,6 +542,12 @@ def test_awkward_data_add_up_within_their_bounds(name):
 def test_awkward_data_add_up_in_double_precision(name, x64):
     model, args, z = AWKWARD[name](np.random.default_rng(7))
     sees(model, jax.tree.map(in_double, args), jax.tree.map(in_double, z))
+
+
+def factors(x):
+    a = sample("a", wide())
+    with numpyro.plate("rows", N, subsample_size=7) as at:
+        numpyro.factor("f", -jnp.square(a - x[at, 0]))
 
 
 RAISES = {
@@ -611,9 +608,9 @@ RAISES = {
         ),
         "the posterior has no mode near the start",
     ),
-    "factor_with_a_kink": (
-        lambda rng: factor(lambda e, s, y: -jnp.abs(y - e) / s, rng.normal(size=N)),
-        r"site 'f' \(factor\) .* program cannot be read, the primitive 'abs' .* not smooth",
+    "factor": (
+        lambda rng: (factors, (single(X),), {"a": jnp.zeros(())}),
+        r"site 'f' \(Unit\) .* a numpyro.factor names no parameters; give a distribution of your",
     ),
     "intervals": (
         lambda rng: of_rows(
@@ -623,7 +620,7 @@ RAISES = {
             np.stack([rng.weibull(1.5, N), 3 + rng.random(N)], axis=1),
             a=wide(),
         ),
-        "its values are pairs; numpyro.factor of the log probability of each interval",
+        "its values are pairs; a distribution of your own with the ends as arguments",
     ),
     "bounded_scale": (
         lambda rng: of_rows(
@@ -639,7 +636,7 @@ RAISES = {
     ),
 }
 QUICK = {
-    "factor_with_a_kink",
+    "factor",
     "share_of_one",
     "class_beyond_the_last",
     "exposure_of_zero",

@@ -18,7 +18,6 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import MCMC
-from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.rows import newton
@@ -458,19 +457,6 @@ def normal_posterior(x, group, y):
     precision[:3, :3] += np.eye(3) / 4.0
     covariance = np.linalg.inv(precision)
     return covariance @ (design.T @ np.asarray(y, np.float64)), np.sqrt(np.diag(covariance))
-
-
-@pytest.mark.long
-def test_effects_that_are_taken_out_of_their_hierarchy_have_the_posterior_of_those_that_are_not():
-    """The noise that the user's model samples is known from the effects, as their law is."""
-    rng = np.random.default_rng(106)
-    args = (single(X), single(GROUP), single(ETA + rng.normal(size=N)))
-    model = numpyro.handlers.reparam(normal_model, config={"a": LocScaleReparam(0.0)})
-    z = draws(AMAGOLD(model, acceptance="subsampled"), args).get_samples()
-    flat = np.column_stack([z["b"], z["mu"], z["a"]])
-    are_draws_of(flat, *normal_posterior(*map(np.asarray, args)), "reparam")
-    noise = (z["a"] - z["mu"][:, None]) / 0.7
-    np.testing.assert_allclose(z["a_decentered"], noise, atol=1e-4)
 
 
 @pytest.mark.long

@@ -141,7 +141,7 @@ def ancestors_stay(rng_key, population, num=None):
     found = RESAMPLE(rng_key, population, num)
     if not isinstance(found.particles, tuple):
         return found
-    particles = (*found.particles[:2], population.particles[2])
+    particles = (*found.particles[:2], population.particles[2], *found.particles[3:])
     return found._replace(particles=particles)
 
 

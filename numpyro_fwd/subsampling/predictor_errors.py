@@ -46,7 +46,7 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
 CENTRE = (
     "It has {0} times a function of {1}, as non-centred effects have: write them centred, "
     "numpyro.sample('{2}', dist.Normal(loc, scale)) with what depends on {1} as scale, and use the "
-    "site as it is; a LocScaleReparam of numpyro.handlers.reparam is left out."
+    "site as it is. Leave LocScaleReparam and TransformReparam of the effects out."
 )
 HOW_TO_WRITE = {
     False: "Write it as x @ latent, with latents that have real support and enter only once.",

@@ -17,7 +17,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.diagnostics import effective_sample_size
+from numpyro.distributions.transforms import AffineTransform
 from numpyro.infer import MCMC
+from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.rows import newton
@@ -385,14 +387,37 @@ def by_hand(mu, tau):
     return mu + tau * in_plate("a", dist.Normal(0, 1))
 
 
+def by_handler(handler, law):
+    """The same by a handler of NumPyro."""
+
+    def effects(mu, tau):
+        with numpyro.handlers.reparam(config={"a": handler}):
+            return in_plate("a", law(mu, tau))
+
+    return effects
+
+
+def affine(mu, tau):
+    return dist.TransformedDistribution(dist.Normal(0, 1), AffineTransform(mu, tau))
+
+
+UNCENTRED = [
+    ("a", by_hand),
+    ("a_decentered", by_handler(LocScaleReparam(0.0), dist.Normal)),
+    ("a_base", by_handler(TransformReparam(), affine)),
+]
+
+
 @pytest.mark.long
+@pytest.mark.parametrize(("site", "effects"), UNCENTRED)
 @pytest.mark.parametrize("far", [0.0, 500.0])
-def test_effects_that_are_not_centred_raise_by_name(far):
+def test_effects_that_are_not_centred_raise_by_name(far, site, effects):
     """With the site to centre, also where the effects are small beside the predictors."""
     law = lambda eta: dist.Normal(far + eta, 1.0)  # noqa: E731
     with pytest.raises(ValueError, match=r"site 'y' has no linear predictor .* \['tau'\]") as found:
-        expanded(intercepts(by_hand, y=far + Y, law=law))
-    assert "It has ['a'] times a function of ['tau']" in str(found.value)
+        expanded(intercepts(effects, y=far + Y, law=law))
+    assert f"It has ['{site}'" in str(found.value)
+    assert "times a function of ['tau']" in str(found.value)
 
 
 @pytest.mark.long

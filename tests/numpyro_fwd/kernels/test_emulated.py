@@ -12,7 +12,7 @@ from numpyro.infer import MCMC as MCMC_OF_NUMPYRO
 from numpyro.infer.util import log_density
 
 from blackjax_ext.emulators import rounds
-from numpyro_fwd import MCMC, Emulated, RandomWalk, expensive
+from numpyro_fwd import MCMC, Emulated, RandomWalk, expensive, sample_to
 
 TIMES = np.arange(6.0)
 Y = np.array([9.7, 6.2, 3.5, 2.4, 1.2, 0.9])
@@ -80,6 +80,14 @@ def test_evaluations_are_counted_and_told(mcmc):
     fields = mcmc.get_extra_fields()
     np.testing.assert_array_equal(fields["num_solves"][:3], [22, 23, 24])
     assert np.all(np.isfinite(mcmc.get_samples()["last"]))
+
+
+def test_the_emulator_of_a_run_on_disk_is_told(mcmc, tmp_path):
+    kernel = Emulated(model)
+    options = {"num_chains": 2, "chain_method": "vectorized", "progress_bar": False}
+    on_disk = MCMC(kernel, num_warmup=20, num_samples=20, **options)
+    stored = sample_to(tmp_path / "run", on_disk, jax.random.key(0), Y)
+    assert kernel.emulator(stored) == mcmc.sampler.emulator(mcmc)
 
 
 def test_the_emulator_is_learned_once_for_the_same_data():

@@ -1,7 +1,7 @@
 """Hierarchies as they are usually written, from defaults: ``python benchmarks/hierarchies.py``.
 
-Steps that adapt to the place (AutoMALA) beside fixed ones and NUTS. The unit of cost is an
-evaluation: a gradient, K JVPs at one place, or a metric.
+Coordinates that a warm-up learns beside both forms of NUTS and samplers of others. The unit of
+cost is a gradient.
 """
 
 import sys
@@ -18,32 +18,22 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import NUTS
 
-import blackjax_ext
 from benchmarks.harness import hierarchies as hierarchical_models
 from benchmarks.harness import hierarchy_peers, large_models, nutpie_run
 from benchmarks.harness.diagnostics import least_ess, worst_rhat
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains
 from numpyro_fwd import (
-    FMALA,
-    HPMALA,
-    MALA,
     MCMC,
     AutoMALA,
     AutoNUTS,
-    PCLineFMALA,
-    RandomWalk,
 )
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, FEW_SEEDS = 10, 1
-WARMUP, DRAWS = 5_000, 100_000
-FUNNEL_DRAWS, SCHOOLS_DRAWS = 200_000, 400_000  # of the samplers that are to reach the truth
 SEED_OF_GRIDS = 100
 GROUPS = "500 groups of 5 counts"
 # a dense metric on hundreds of effects: one run was stopped after 14 minutes of a processor
 WITHOUT_DENSE = (GROUPS, "200 groups, half of 2 rows, half of 100", "item response, 400 x 30")
-NECK = 0.158655  # of a normal, below -1 sd
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
@@ -69,255 +59,9 @@ def eight_schools(is_centred: bool = True) -> None:
     numpyro.sample("y", dist.Normal(theta, SIGMA).to_event(1), obs=Y)
 
 
-def horseshoe(is_centred: bool = True) -> None:
-    """Regression of 60 rows on 10 covariates, two of which matter."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 10))
-    y = x[:, 0] - 0.5 * x[:, 1] + 0.5 * rng.normal(size=60)
-    tau = numpyro.sample("tau", dist.HalfCauchy(0.2))
-    scale = numpyro.sample("scale", dist.HalfCauchy(1).expand([10]).to_event(1))
-    if is_centred:
-        beta = numpyro.sample("beta", dist.Normal(0, tau * scale).to_event(1))
-    else:
-        beta = tau * scale * numpyro.sample("z", dist.Normal(0, 1).expand([10]).to_event(1))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
-    numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
-
-
-def volatility(is_centred: bool = True) -> None:
-    """Stochastic volatility of 60 returns, log variances a random walk."""
-    rng = np.random.default_rng(1)
-    y = np.exp(0.5 * np.cumsum(0.2 * rng.normal(size=60))) * rng.normal(size=60)
-    tau = numpyro.sample("tau", dist.HalfNormal(0.5))
-    if is_centred:
-        h = numpyro.sample("h", dist.GaussianRandomWalk(tau, 60))
-    else:
-        h = tau * jnp.cumsum(numpyro.sample("z", dist.Normal(0, 1).expand([60]).to_event(1)))
-    numpyro.sample("y", dist.Normal(0, jnp.exp(h / 2)), obs=y)
-
-
-def logistic(is_centred: bool = True) -> None:
-    """Logistic regression of 500 rows in 50 groups, with an intercept for each."""
-    rng = np.random.default_rng(2)
-    group = np.arange(500) % 50
-    x = rng.normal(size=500)
-    p = 1 / (1 + np.exp(-(0.5 * x + 0.4 * rng.normal(size=50)[group])))
-    y = rng.binomial(1, p)
-    slope, mu = (numpyro.sample(name, dist.Normal(0, 2)) for name in ("slope", "mu"))
-    tau = numpyro.sample("tau", dist.HalfNormal(1))
-    if is_centred:
-        a = numpyro.sample("a", dist.Normal(mu, tau).expand([50]).to_event(1))
-    else:
-        a = mu + tau * numpyro.sample("z", dist.Normal(0, 1).expand([50]).to_event(1))
-    numpyro.sample("y", dist.Bernoulli(logits=slope * x + a[group]), obs=y)
-
-
-def kernels(model) -> dict:
-    """The samplers, from defaults: kernel, JVPs per evaluation, draws as a share of all."""
-    return {
-        "AutoMALA": (AutoMALA(model), 1, 1.0),
-        "AutoMALA, centred": (AutoMALA(model, learn_coordinates=False), 1, 1.0),
-        "MALA": (MALA(model), 1, 1.0),
-        "FMALA, 1 tangent": (FMALA(model), 1, 1.0),
-        "PC-Line-FMALA": (PCLineFMALA(model), 2, 0.5),
-        "random walk": (RandomWalk(model), 1, 1.0),
-        "HP-MALA": (HPMALA(model), 1, 0.2),
-        "NUTS": (NUTS(model), 1, 0.1),
-        "NUTS, not centred": (NUTS(partial_named(model, is_centred=False)), 1, 0.1),
-    }
-
-
-def low_of(draws: dict, site: str) -> tuple[np.ndarray, float]:
-    """The unconstrained coordinate of the neck, (chains, draws), and where the neck begins."""
-    return draws[site].astype(np.float64), -3.0 if site == "w" else 0.0
-
-
-def measure(kernel, site: str, num_draws: int, seed: int) -> dict:
-    """One run of four chains from defaults."""
-    fields = ("num_steps",) if not isinstance(kernel, NUTS) else ("num_steps", "accept_prob")
-    run = run_chains(kernel, (), min(WARMUP, num_draws), num_draws, fields=fields, seed=seed)
-    x, neck = low_of(run.draws, site)
-    evaluations = float(run.fields["num_steps"].astype(float).sum())
-    moved = np.mean(np.diff(x, axis=1) != 0, axis=1)
-    return {
-        "rhat": worst_rhat(x),
-        "ess": least_ess(x),
-        "ess of low": least_ess((x < neck) * 1.0, "mean"),
-        "mean": float((x if site == "w" else np.exp(x)).mean()),
-        "sd": float(x.std()),
-        "low": float((x < neck).mean()),
-        "evaluations": evaluations,
-        "per step": evaluations / x.size,
-        "seconds": run.sampling,
-        "least moved": float(moved.min()),
-    }
-
-
-COLUMNS = [
-    *("sampler", "seeds", "draws of a chain", "evaluations of a step", "worst R-hat"),
-    *("mean", "sd", "mass of the neck", "ESS of w", "ESS of the neck"),
-    *("ESS per second", "least share moved"),
-]
-
-
 def spread(values: list[float]) -> str:
     """Least and largest over seeds."""
     return f"{min(values):.3f} to {max(values):.3f}"
-
-
-def table(
-    model, size: int, site: str, draws: tuple[int, int], seeds: tuple[int, int], names=None
-) -> list:
-    """A row for each sampler: with most draws and seeds for the first."""
-    rows = []
-    for i, (name, (kernel, cost, share)) in enumerate(kernels(model).items()):
-        if names is not None and name not in names:
-            continue
-        num_draws, num_seeds = int(share * draws[i > 0]), seeds[i > 0]
-        key = (model.__name__, size, name, num_draws)
-        runs = [
-            REPORT.once((*key, seed), measure, kernel, site, num_draws, seed)
-            for seed in range(num_seeds)
-        ]
-        of = {each: [run[each] for run in runs] for each in runs[0]}
-        cost = 1e5 / cost
-        per = [np.mean(np.divide(of[e], of["evaluations"])) * cost for e in ("ess", "ess of low")]
-        rows.append(
-            [
-                *(name, num_seeds, num_draws, float(np.mean(of["per step"])), max(of["rhat"])),
-                *(spread(of[each]) for each in ("mean", "sd", "low")),
-                *map(float, per),
-                *(float(np.mean(np.divide(of["ess"], of["seconds"]))), min(of["least moved"])),
-            ]
-        )
-    return rows
-
-
-TEXT = (
-    "Four vectorized chains from defaults, {warmup:,} steps of warm-up. {truth} Means, standard "
-    "deviations and masses are the least and the largest over seeds; ESS is per 100,000 gradients "
-    "or JVPs, of the draws after the warm-up."
-)
-
-
-def neck_of_the_funnel(quick: bool) -> Section:
-    """Neal's funnel in 10 dimensions."""
-    draws, seeds = (300, (1, 1)) if quick else (FUNNEL_DRAWS, (SEEDS, FEW_SEEDS))
-    draws = draws, min(draws, DRAWS)
-    truth = "In truth w has mean 0, sd 3, and the neck, w < -3, a mass of 0.159."
-    rows = table(partial_named(funnel, 10), 10, "w", draws, seeds)
-    return Section("Funnel, D = 10", TEXT.format(warmup=WARMUP, truth=truth), COLUMNS, rows)
-
-
-def errors_on_the_funnel(quick: bool) -> Section:
-    """What the draws are worth by their errors, since ESS does not know of a neck never seen."""
-    num_seeds, evaluations = (1, 4_000) if quick else (SEEDS // 2, 1_000_000)
-    model = partial_named(funnel, 10)
-    made = {  # and the evaluations of a step; NUTS starts once, so each seed has a kernel
-        "AutoMALA": (lambda: AutoMALA(model), 1.1),
-        "AutoMALA, centred": (lambda: AutoMALA(model, learn_coordinates=False), 2.1),
-        "MALA": (lambda: MALA(model), 1),
-        "random walk": (lambda: RandomWalk(model), 1),
-        "NUTS": (lambda: NUTS(model), 22),
-        "NUTS, not centred": (lambda: NUTS(partial_named(model, is_centred=False)), 7),
-    }
-    rows = []
-    for name, (make, cost) in made.items():
-        draws = int(evaluations / (4 * cost))
-        runs = [
-            REPORT.once(("errors", name, draws, seed), measure, make(), "w", draws, seed)
-            for seed in range(num_seeds)
-        ]
-        of = {each: np.array([run[each] for run in runs]) for each in runs[0]}
-        mean, low = (np.sqrt(np.mean((of[e] - t) ** 2)) for e, t in (("mean", 0), ("low", NECK)))
-        used = of["evaluations"].mean() / 1e5
-        worth = (9 / mean**2 / used, NECK * (1 - NECK) / low**2 / used)
-        claimed = [float(np.mean(of[e] / of["evaluations"]) * 1e5) for e in ("ess", "ess of low")]
-        rows.append(
-            [
-                *(name, draws, used * 1e5, float(mean), float(low)),
-                *map(float, worth),
-                *claimed,
-                float(of["rhat"].max()),
-            ]
-        )
-    return Section(
-        "Errors on the funnel",
-        f"{num_seeds} seeds, four vectorized chains from defaults, about 1e6 evaluations after "
-        f"{WARMUP:,} steps of warm-up. Root mean square errors of the mean of w and of the mass "
-        "of the neck; the numbers of independent draws with these errors, per 100,000 evaluations; "
-        "and what ESS claims, which is that of the places that were seen. The former are known to "
-        "a factor of two.",
-        [
-            *("sampler", "draws of a chain", "evaluations", "error of the mean"),
-            *("error of the mass", "worth, mean", "worth, mass"),
-            *("ESS of w", "ESS of the neck", "worst R-hat"),
-        ],
-        rows,
-    )
-
-
-def schools(quick: bool) -> Section:
-    """The centred eight schools."""
-    draws, seeds = (300, (1, 1)) if quick else (SCHOOLS_DRAWS, (SEEDS, FEW_SEEDS))
-    draws = draws, min(draws, DRAWS)
-    truth = (
-        "The mean is that of tau, 3.598 by quadrature, and the sd that of log tau; the neck is "
-        "tau < 1, with a mass of 0.200."
-    )
-    rows = table(eight_schools, 10, "tau", draws, seeds)
-    columns = [c.replace("ESS of w", "ESS of log tau") for c in COLUMNS]
-    return Section("Eight schools, centred", TEXT.format(warmup=WARMUP, truth=truth), columns, rows)
-
-
-def larger(quick: bool) -> Section:
-    """Funnels in 50 and 100 dimensions, and other hierarchies."""
-    draws = 300 if quick else DRAWS // 4
-    names = (
-        *("AutoMALA", "AutoMALA, centred", "MALA", "random walk"),
-        *("HP-MALA", "NUTS", "NUTS, not centred"),
-    )
-    cases = [
-        *((f"funnel, D = {d}", partial_named(funnel, d), d, "w") for d in (50, 100)),
-        ("horseshoe", horseshoe, 22, "tau"),
-        ("volatility", volatility, 61, "tau"),
-        ("logistic, 50 groups", logistic, 53, "tau"),
-    ]
-    rows = []
-    for title, model, size, site in cases[-1:] if quick else cases:
-        found = table(model, size, site, (draws, draws), (1, 1), names[:1] if quick else names)
-        rows += [[title, *row] for row in found]
-    text = "One seed. The mean is that of w, or of tau, and the neck is w < -3, or tau < 1."
-    return Section("Larger ones", text, ["target", *COLUMNS], rows)
-
-
-def easy(quick: bool) -> Section:
-    """What adaptive steps cost where fixed steps fit."""
-    rows = []
-    for name in posteriordb_models.POSTERIORS:
-        model, arguments, _ = posteriordb_models.load(name)
-
-        def ess(label, kernel, name=name, arguments=arguments):
-            seeds = range(1 if quick else 4)
-            measured = partial(least_per_evaluation, kernel, arguments, quick)
-            return float(np.mean([REPORT.once((name, label, s), measured, s) for s in seeds]))
-
-        plain, auto = ess("MALA", MALA(model)), ess("AutoMALA", AutoMALA(model))
-        rows.append([name, plain, auto, auto / plain])
-    return Section(
-        "Easy posteriors",
-        "Posteriors of posteriordb, non-centred where they are hierarchies. Least bulk ESS of a "
-        "coordinate per 1,000 evaluations of MALA and AutoMALA, mean of four seeds.",
-        ["posterior", "MALA", "AutoMALA", "AutoMALA / MALA"],
-        rows,
-    )
-
-
-def least_per_evaluation(kernel, arguments, quick: bool, seed: int) -> float:
-    """Least bulk ESS per 1,000 gradients."""
-    draws = 200 if quick else 5_000
-    run = run_chains(kernel, arguments, 1000, draws, fields=("num_steps",), seed=seed)
-    return run.ess / float(run.fields["num_steps"].astype(float).sum()) * 1e3
 
 
 def chains_of(kernel, num_steps: int) -> MCMC:
@@ -608,72 +352,15 @@ def necks(quick: bool) -> Section:
     )
 
 
-def lock_step(quick: bool) -> Section:
-    """What vectorized chains wait for each other."""
-    num_steps = 50 if quick else 2000
-
-    def mean_and_most(num_chains, logdensity, step_size, start):
-        sampler = blackjax_ext.auto_mala(logdensity, step_size)
-
-        def chain(key, x):
-            def step(state, key):
-                state, info = sampler.step(key, state)
-                return state, info.num_evaluations
-
-            return jax.lax.scan(step, sampler.init(x, key), jax.random.split(key, num_steps))[1]
-
-        n = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), num_chains), start)
-        return [float(n.mean()), float(n.max(0).mean())]
-
-    def at(name, num_chains):
-        rng = np.random.default_rng(0)
-        w = 3 * rng.normal(size=(num_chains, 1)) if name == "funnel" else 0.0
-        x = np.exp(np.asarray(w) / 2) * rng.normal(size=(num_chains, 9))
-        first = np.broadcast_to(w, (num_chains, 1)) if name == "funnel" else x[:, :1]
-        start = jnp.asarray(np.concatenate([first, x], 1), jnp.float32)
-        found = {"funnel": (funnel_density, 0.3), "normal": (normal_density, 0.85)}[name]
-        return mean_and_most(num_chains, *found, start)
-
-    rows = []
-    for name in ("funnel", "normal"):
-        for num_chains in (1, 4, 16, 64):
-            mean, most = REPORT.once((name, num_chains), at, name, num_chains)
-            rows.append([name, num_chains, mean, most, most / mean])
-    return Section(
-        "Chains in lock step",
-        "Trials of a step: the mean of a chain, and what a batch of chains evaluates, which is "
-        "that of the chain with most. D = 10.",
-        ["target", "chains", "mean", "batch", "ratio"],
-        rows,
-    )
-
-
-def funnel_density(x):
-    """The funnel of :func:`funnel`."""
-    w, rest = x[0], x[1:]
-    return -0.5 * (w / 3) ** 2 - 0.5 * jnp.sum(rest**2) * jnp.exp(-w) - 0.5 * rest.size * w
-
-
-def normal_density(x):
-    """Standard normal."""
-    return -0.5 * jnp.sum(x**2)
-
-
 REPORT = Report(
     "hierarchies",
     "Hierarchies as they are written",
     by_name(
-        neck_of_the_funnel,
-        errors_on_the_funnel,
-        schools,
-        larger,
         learned_coordinates,
         written_by_noise,
         walks,
         learned_peers,
         necks,
-        easy,
-        lock_step,
     ),
     long=("learned_peers",),
 )

@@ -44,8 +44,11 @@ def test_there_are_numbers():
         (f"{RIGHT}; many", "neither a number of digits"),
         (f"{RIGHT}; low", "is no range"),
         ("below_one_pass > logistic > checks > NUTS / NUTS", "0 times the ratio"),
-        ("hierarchies > neck_of_the_funnel > NUTS > sd", "is '.*', no number"),
-        ("hierarchies > neck_of_the_funnel > greatest > sd", "is '-', no number"),
+        (
+            "hierarchies > learned_coordinates > eight schools & NUTS > over seeds",
+            "is '.*', no number",
+        ),
+        ("hierarchies > learned_coordinates > greatest > over seeds", "is '-', no number"),
         (f"{RIGHT} ÷ {RIGHT.replace('10,000', '10,001')}", "0 times the row"),
     ],
 )

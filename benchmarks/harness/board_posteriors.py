@@ -149,6 +149,27 @@ def durations() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 HITS = [18, 17, 16, 15, 14, 14, 13, 12, 11, 11, 10, 10, 10, 10, 10, 9, 8, 7]
 
 
+def horseshoe() -> None:
+    """Regression of 60 rows on 10 covariates, two of which matter."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 10))
+    y = x[:, 0] - 0.5 * x[:, 1] + 0.5 * rng.normal(size=60)
+    tau = numpyro.sample("tau", dist.HalfCauchy(0.2))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1).expand([10]).to_event(1))
+    beta = tau * scale * numpyro.sample("z", dist.Normal(0, 1).expand([10]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
+
+
+def volatility() -> None:
+    """Stochastic volatility of 60 returns, log variances a random walk."""
+    rng = np.random.default_rng(1)
+    y = np.exp(0.5 * np.cumsum(0.2 * rng.normal(size=60))) * rng.normal(size=60)
+    tau = numpyro.sample("tau", dist.HalfNormal(0.5))
+    h = tau * jnp.cumsum(numpyro.sample("z", dist.Normal(0, 1).expand([60]).to_event(1)))
+    numpyro.sample("y", dist.Normal(0, jnp.exp(h / 2)), obs=y)
+
+
 def baseball(hits) -> None:
     """Hits in 45 at-bats of 18 players (Efron and Morris 1975), partially pooled."""
     m = numpyro.sample("m", dist.Uniform(0, 1))
@@ -379,12 +400,12 @@ POSTERIORS = {
     "hidden_markov": Posterior("hidden Markov", of(hidden_markov, switching)),
     "baseball": Posterior("binomial hierarchy", of(baseball, lambda: (np.array(HITS, np.int32),))),
     "radon": Posterior("varying intercepts", of(radon, houses)),
-    "horseshoe": Posterior("horseshoe", of(lambda: hierarchies.horseshoe(False))),
+    "horseshoe": Posterior("horseshoe", of(horseshoe)),
     "lynx_hare": Posterior("differential equation", of(lynx_hare_rk4, lynx_hare_data)),
     "latent_gp": Posterior("latent Gaussian process", of(latent_gp, counts)),
     "breast_cancer": Posterior("logistic regression", of(logistic_regression, breast_cancer_data)),
     "item_response": Posterior("item response", of(item_response, answers)),
-    "volatility": Posterior("stochastic volatility", of(lambda: hierarchies.volatility(False))),
+    "volatility": Posterior("stochastic volatility", of(volatility)),
     # of more than 64 dimensions
     "catches": in_both_forms(
         "zero-inflated counts", large_models.catches, large_models.catches_data

@@ -41,7 +41,7 @@ the others would then hardly move. If the chains agree, the mean is unchanged.
 another one is, when the window ends.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -196,6 +196,16 @@ class AdaptState(NamedTuple):
         """Covariance (D, D) or variances (D,) of the preconditioner; one per vectorized chain."""
         inverse = self.metric.inverse()
         return jnp.broadcast_to(inverse, jnp.shape(self.step_size) + inverse.shape)
+
+    if not TYPE_CHECKING:  # else every name is an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say which names there are: NumPyro's state of the same place has others."""
+            raise AttributeError(
+                f"{name!r} is not kept of what the warm-up adapts; there are "
+                f"{', '.join(self._fields)} and inverse_mass_matrix (an array; its inverse is the "
+                "mass matrix)"
+            )
 
 
 def ends(num_warmup: int) -> np.ndarray:

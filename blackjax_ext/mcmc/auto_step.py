@@ -27,8 +27,7 @@ they are tried from the selected exponent towards 0, the most likely to differ f
 random number of the decision is drawn before: a move that it rejects needs no reverse selection.
 
 *Batches.* Each iteration of one loop is a trial, forward or reverse. Under ``jax.vmap`` a step
-takes as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` measures the
-cost. Chains that run one by one do not wait.
+takes as long as that of the slowest chain. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
 MCMC (arXiv 2410.18929).

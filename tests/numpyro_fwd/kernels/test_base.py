@@ -593,3 +593,12 @@ def test_warm_start_can_be_off():
     mcmc = mcmc_of(RandomWalk(potential_fn=potential_fn, warm_start=False), 200, 3000)
     mcmc.run(jax.random.key(0), init_params=jnp.ones(2))
     assert_moments(mcmc.get_samples(group_by_chain=True), 0, 1)
+
+
+def test_what_is_not_kept_of_the_warmup_is_refused_by_name():
+    mcmc = mcmc_of(MALA(regression), 5, 1, 1)
+    mcmc.run(jax.random.key(0), *data())
+    with pytest.raises(AttributeError, match=r"'mass_matrix_sqrt' is not kept.*inverse_mass_matrix"):
+        mcmc.last_state.adapt_state.mass_matrix_sqrt  # noqa: B018
+    again = pickle.loads(pickle.dumps(mcmc.last_state.adapt_state))
+    assert not hasattr(again, "mass_matrix_sqrt")

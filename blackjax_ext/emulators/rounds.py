@@ -96,6 +96,8 @@ class Emulation(NamedTuple):
         Evaluations, directional derivatives and evaluations that failed.
     num_rounds
         Rounds that it took.
+    r_hat
+        Of the chains on the emulated posterior that `draws` are of, in the worst coordinate.
     """
 
     emulator: Emulator
@@ -112,6 +114,7 @@ class Emulation(NamedTuple):
     num_jvps: int
     num_failed: int
     num_rounds: int
+    r_hat: float
 
 
 class Law(NamedTuple):
@@ -243,6 +246,7 @@ def learn(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
         *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, lacking, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
+        r_hat_of(law.draws),
     )
 
 
@@ -355,6 +359,14 @@ def law_of(
     draws, step_size = np.asarray(found[0], float), float(found[1])
     spread = np.cov(draws.T).reshape(draws.shape[1], -1)
     return Law(draws, draws.mean(0), spread + 1e-9 * np.diag(np.diag(spread)), step_size)
+
+
+def r_hat_of(draws: np.ndarray) -> float:
+    """R-hat of chains of which these are draws, (N C, D), in the worst coordinate."""
+    chains = draws.reshape(-1, NUM_CHAINS, draws.shape[1])
+    within = chains.var(0, ddof=1).mean(0)
+    between = chains.mean(0).var(0, ddof=1)
+    return float(np.sqrt(1.0 + between / np.maximum(within, 1e-30)).max())
 
 
 def sampled(

@@ -136,6 +136,8 @@ def test_chains_move_where_a_first_emulator_has_no_density_but_at_the_mode():
     _, found = blackjax_ext.emulate(outputs_fn, density, jax.random.key(0), starts)
     chains = found.draws.reshape(-1, rounds.NUM_CHAINS, 8)
     assert np.all(chains.std(0) > 0.05)
+    apart = chains.mean(0).var(0, ddof=1) / chains.var(0, ddof=1).mean(0)
+    assert abs(found.r_hat - np.sqrt(1.0 + apart.max())) < 1e-6
     assert np.isfinite(found.lacking)
 
 

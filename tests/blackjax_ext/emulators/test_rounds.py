@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.emulators import rounds
 from blackjax_ext.emulators.rounds import acceptance_of
 
 TIMES = jnp.arange(8.0)
@@ -102,6 +103,42 @@ def test_the_better_of_two_modes_is_found():
     assert abs(found.mean[0] - 2.0) < 0.1
     height = np.exp(np.tanh(2.0))  # of the one over the other
     assert abs(found.share - height / (1 + height)) < 0.02
+
+
+def test_rounds_go_on_until_the_emulator_holds_its_own_posterior():
+    """A ring, of which the first emulators hold an arc that they are right on."""
+
+    def density(x, outputs):
+        return -0.5 * (outputs - 9.0) ** 2 - (x[0] ** 2 + (x[1] - 0.5) ** 2) / 18.0
+
+    starts = 3.0 * jax.random.normal(jax.random.key(9), (8, 2))
+    _, found = blackjax_ext.emulate(lambda x: jnp.sum(x**2), density, jax.random.key(0), starts)
+    around = np.arctan2(found.draws[:, 1], found.draws[:, 0])
+    assert np.min(np.histogram(around, 8, (-np.pi, np.pi))[0]) > 0.03 * len(around)
+    assert np.mean(found.emulator.is_beyond(found.draws)) < 0.01
+    assert found.lacking < 0.01
+
+
+def test_chains_move_where_a_first_emulator_has_no_density_but_at_the_mode():
+    """A hierarchy of exponentials: an emulator of them was lower by 1e34 between its points."""
+    times, rates = jnp.array([0.0, 1.0, 2.0, 4.0]), jnp.linspace(0.3, 0.7, 6)
+    data = 10.0 * jnp.exp(-rates[:, None] * times) + jnp.cos(jnp.arange(24.0)).reshape(6, 4)
+
+    def outputs_fn(x):
+        log_rates = x[1] + jnp.exp(x[0]) * x[2:]
+        return 10.0 * jnp.exp(-jnp.exp(log_rates)[:, None] * times)
+
+    def density(x, outputs):
+        prior = x[0] - 0.5 * jnp.exp(2.0 * x[0]) - 0.5 * jnp.sum(x[1:] ** 2)
+        return prior - 0.5 * jnp.sum((outputs - data) ** 2)
+
+    starts = jax.random.normal(jax.random.key(9), (8, 8))
+    _, found = blackjax_ext.emulate(outputs_fn, density, jax.random.key(0), starts)
+    chains = found.draws.reshape(-1, rounds.NUM_CHAINS, 8)
+    assert np.all(chains.std(0) > 0.05)
+    apart = chains.mean(0).var(0, ddof=1) / chains.var(0, ddof=1).mean(0)
+    assert abs(found.r_hat - np.sqrt(1.0 + apart.max())) < 1e-6
+    assert np.isfinite(found.lacking)
 
 
 def test_the_acceptance_is_that_of_a_chain_in_equilibrium():

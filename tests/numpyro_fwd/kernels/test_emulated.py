@@ -155,6 +155,22 @@ def test_what_cannot_be_emulated_is_named():
         Emulated(model, num_trajectories=0)
 
 
+def test_the_emulator_of_another_kernel_is_refused():
+    walk = MCMC(RandomWalk(model), num_warmup=20, num_samples=5, progress_bar=False)
+    walk.run(jax.random.key(0), Y)
+    with pytest.raises(TypeError, match=r"mcmc must be a run of Emulated.* got one of RandomWalk"):
+        Emulated(model).emulator(walk)
+
+
+def test_chains_on_the_emulator_that_mix_slowly_are_warned_of(monkeypatch):
+    learn = rounds.learn
+    monkeypatch.setattr(
+        "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(r_hat=1.5)
+    )
+    with pytest.warns(UserWarning, match=r"mix slowly: R-hat of eight short chains is 1\.50"):
+        run(Emulated(model), 5)
+
+
 def test_an_emulator_that_is_not_accepted_is_warned_of():
     def rough(rate):
         noise = jnp.sin(1e5 * jnp.round(rate, 4) * (1.0 + TIMES))  # without a slope
@@ -195,6 +211,22 @@ def test_a_solver_that_raises_is_rejected_until_draws_are_kept():
 
     kernel = Emulated(lambda y: model(y, expensive(called)))
     assert run(kernel, 1).get_samples()["rate"].min() > 0.3
+
+
+def failing_model(y, least):
+    """A solver that fails at most draws of the prior, in a law that NumPyro checks."""
+    rate = numpyro.sample("rate", dist.HalfNormal(1.0))
+    outputs = expensive(lambda rate: jnp.where(rate > least, solve(rate), jnp.nan))(rate)
+    numpyro.sample("y", dist.Normal(outputs, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_draws_of_the_prior_at_which_a_solver_fails_are_passed_over(seed):
+    kernel, data = Emulated(failing_model), (10.0 * np.exp(-1.3 * TIMES), 1.0)
+    state = kernel.init(jax.random.key(seed), 0, None, data, {})
+    assert jnp.isfinite(state.potential_energy)
+    with pytest.raises(ValueError, match="invalid loc parameter"):
+        kernel.init(jax.random.key(seed), 0, None, (data[0], 100.0), {})
 
 
 def test_a_potential_is_sampled_without_a_prior_to_draw_from():

@@ -370,7 +370,8 @@ def warn_of(found: Emulation) -> None:
     if found.acceptance >= LOW:
         return
     cause = "the marked functions are not like polynomials of low degree where the posterior is"
-    if found.error < EXACT and found.num_failed:
+    is_rough = EXACT <= found.error < np.inf  # infinite where each of the last points has failed
+    if found.num_failed and not is_rough:
         cause = (
             f"the marked functions, or the density with their outputs, fail at {found.num_failed:,}"
             " of these, where they would be accepted"

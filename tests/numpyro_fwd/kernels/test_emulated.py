@@ -229,8 +229,9 @@ def test_draws_of_the_prior_at_which_a_solver_fails_are_passed_over(seed):
         kernel.init(jax.random.key(seed), 0, None, (data[0], 100.0), {})
 
 
-def test_failures_alone_are_not_taken_for_rough_functions(monkeypatch):
-    learn, of_failures = rounds.learn, {"acceptance": 0.3, "error": 0.01, "num_failed": 50}
+@pytest.mark.parametrize("error", [0.01, np.inf])
+def test_failures_alone_are_not_taken_for_rough_functions(monkeypatch, error):
+    learn, of_failures = rounds.learn, {"acceptance": 0.3, "error": error, "num_failed": 50}
     monkeypatch.setattr(
         "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(**of_failures)
     )

@@ -12,6 +12,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_sample
 
+from blackjax_ext.adaptation import report
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.run import bind, ravel_each
 from blackjax_ext.checks import check_count
@@ -39,9 +40,11 @@ MOST = 0.99  # of the mass around all modes: others, far away, move means and sd
 # .27, logistic .04 at most
 FAR = 0.05
 # R-hat of eight short chains on the emulated posterior: 1.00 to 1.08 on 20 posteriors that are
-# sampled well, 1.25 to 1.4 on a sharp banana, 1.98 for Beta(0.2, 0.2), of which the chains have
+# sampled well, 1.14 to 1.4 on a sharp banana, 1.98 for Beta(0.2, 0.2), of which the chains have
 # 120 effective draws of 4,000
-SLOW = 1.2
+SLOW = 1.1
+NARROW = 10.0  # units of rounding of a correlation, below which a direction has no width
+EXACT = 0.1  # nats of error, below which moves are rejected for failures alone
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -174,6 +177,7 @@ class Emulating:
         active = active_coordinates(logdensity_fn, unravel(like))
         evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
         found = learn(evaluations, key_learn, np.asarray(starts, float), run.say)
+        check_width(found, like.dtype, report.sites_of(z))
         warn_of(found)
         counts = found.num_solves, found.num_jvps, found.num_failed, found.num_rounds
         return Learned(
@@ -320,6 +324,22 @@ class Emulated(BlackJAXKernel):
         return EmulatorReport(*report)
 
 
+def check_width(found: Emulation, dtype: Any, sites: report.SiteSizes) -> None:
+    """Raise ValueError for an emulated posterior that has no width in one of its directions."""
+    sd = np.sqrt(np.diag(found.covariance))
+    values, vectors = np.linalg.eigh(found.covariance / np.outer(sd, sd))
+    if values[0] > NARROW * float(jnp.finfo(dtype).eps):
+        return
+    along = np.flatnonzero(np.abs(vectors[:, 0]) > 0.2)
+    raise ValueError(
+        "the emulated posterior has no width in one direction, of the sites "
+        f"{report.listed(report.names_of(sites, along))} (eigenvalue {values[0]:.1g} of their "
+        "correlations), as where paths to the mode end at a scale of zero of a centred hierarchy. "
+        "Write it with numpyro.infer.reparam.LocScaleReparam(0), leave out a parameter that "
+        "others determine, take numpyro.enable_x64(), or numpyro_fwd.AutoNUTS."
+    )
+
+
 def warn_of(found: Emulation) -> None:
     """Warn of an emulator that is rarely right, or right in one of several places."""
     if not is_first_process():
@@ -349,10 +369,17 @@ def warn_of(found: Emulation) -> None:
         )
     if found.acceptance >= LOW:
         return
+    cause = "the marked functions are not like polynomials of low degree where the posterior is"
+    is_rough = EXACT <= found.error < np.inf  # infinite where each of the last points has failed
+    if found.num_failed and not is_rough:
+        cause = (
+            f"the marked functions, or the density with their outputs, fail at {found.num_failed:,}"
+            " of these, where they would be accepted"
+        )
     warnings.warn(
         f"The emulator is expected to be accepted in {found.acceptance:.0%} of draws, after "
-        f"{found.num_rounds} rounds and {found.num_solves:,} solves: the marked functions are not "
-        "like polynomials of low degree where the posterior is. Draws are exact, but there will "
+        f"{found.num_rounds} rounds and {found.num_solves:,} solves: {cause}. "
+        "Draws are exact, but there will "
         "be few effective ones. Take numpyro_fwd.AutoNUTS (by JVPs where reverse mode fails) or "
         "numpyro_fwd.RandomWalk, or mark functions whose outputs are smoother.",
         stacklevel=2,

@@ -229,6 +229,25 @@ def test_draws_of_the_prior_at_which_a_solver_fails_are_passed_over(seed):
         kernel.init(jax.random.key(seed), 0, None, (data[0], 100.0), {})
 
 
+@pytest.mark.parametrize("error", [0.01, np.inf])
+def test_failures_alone_are_not_taken_for_rough_functions(monkeypatch, error):
+    learn, of_failures = rounds.learn, {"acceptance": 0.3, "error": error, "num_failed": 50}
+    monkeypatch.setattr(
+        "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(**of_failures)
+    )
+    with pytest.warns(UserWarning, match="or the density with their outputs, fail at 50 of these"):
+        run(Emulated(model), 5)
+
+
+def test_an_emulated_posterior_without_width_is_named():
+    def sums(y):
+        a, b = (numpyro.sample(name, dist.Normal(0.0, 1e4)) for name in ("a", "b"))
+        numpyro.sample("y", dist.Normal(expensive(jnp.add)(a, b), 1e-2), obs=y)
+
+    with pytest.raises(ValueError, match="no width in one direction, of the sites a, b"):
+        run(Emulated(sums), 5, 1.0)
+
+
 def test_a_potential_is_sampled_without_a_prior_to_draw_from():
     def potential(z):
         return 0.5 * z["x"] ** 2 + jnp.sum((expensive(jnp.exp)(z["x"]) - 1.2) ** 2)

@@ -132,7 +132,9 @@ class Emulating:
             at = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(draws)))(key)
             return draws[at]
 
-        x = run(draw, key_draw, shared.draws) if run.is_searching else ravel_each(z)
+        # without a warm-up, too: what it would lead to is known
+        is_free = run.is_searching or not (run.num_warmup or run.is_given)
+        x = run(draw, key_draw, shared.draws) if is_free else ravel_each(z)
         with evaluating(run.source.arguments):  # under NumPyro's parallel chains, too
             metric = factorize(shared.covariance)
         return Start(x, metric, True, keys, is_structured=True, step_size=shared.step_size)
@@ -286,7 +288,7 @@ class Emulated(BlackJAXKernel):
         seed: int = 0,
         **options: Unpack[KernelOptions],
     ):
-        check_count("seed", seed, least=0)
+        check_count("seed", seed, least=0, most=2**32 - 1, of="of 32 bits")
         self._seed = seed
         checked: dict[str, Any] = {
             "num_trajectories": num_trajectories,

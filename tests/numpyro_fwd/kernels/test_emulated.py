@@ -268,3 +268,20 @@ def test_a_solver_with_a_reverse_mode_alone():
     report = kernel.emulator(run(kernel, 5))
     assert report.acceptance > 0.9
     assert report.num_jvps > 0
+
+
+def test_chains_without_a_warmup_start_on_the_emulated_posterior():
+    chains = {"num_chains": 32, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = MCMC(Emulated(model), num_warmup=0, num_samples=2, **chains)
+    mcmc.run(jax.random.key(0), Y)
+    (mean, sd), _ = moments()
+    first = mcmc.get_samples(group_by_chain=True)["rate"][:, 0]
+    assert abs(first.mean() - mean) < sd and first.std() < 2 * sd
+    # but for chains that continue from where they are told
+    mcmc.run(jax.random.key(0), Y, init_params={name: jnp.ones(32) for name in ("rate", "scale")})
+    assert abs(mcmc.get_samples(group_by_chain=True)["rate"][:, 0].mean() - mean) > sd
+
+
+def test_a_seed_of_more_than_32_bits_is_refused():
+    with pytest.raises(ValueError, match="seed must be from 0 to the 4294967295 of 32 bits"):
+        Emulated(model, seed=2**32)

@@ -348,17 +348,18 @@ def warn_of(found: Emulation) -> None:
         return
     if found.share < MOST:
         warnings.warn(
-            "Paths to the mode ended in several places, and the emulator is that of the highest, "
-            f"around which {found.share:.0%} of their mass is, by normal approximations: draws "
-            "lack the others, and R-hat does not tell. Take numpyro_fwd.LangevinSMC, or a prior "
-            "that rules them out.",
+            "Paths to the mode ended in several places, or along a narrow ridge, and the emulator "
+            f"is that of the highest, around which {found.share:.0%} of their mass is, by normal "
+            "approximations: where it does not reach the others, draws lack them, and R-hat does "
+            "not tell. Take numpyro_fwd.LangevinSMC, or a prior that rules them out.",
             stacklevel=2,
         )
-    elif found.lacking > FAR:
+    if found.lacking > FAR:
         warnings.warn(
             f"The emulator lacks about {found.lacking:.0%} of the posterior, far from the points "
-            "that it was fitted to, as where tails are heavy: draws may lack it, too, and R-hat "
-            "does not tell. Take numpyro_fwd.AutoNUTS, or a long run and more walk_probability.",
+            "that it was fitted to, as where tails are heavy or outputs rough: draws may lack it, "
+            "too, and R-hat does not tell. Take numpyro_fwd.AutoNUTS, or a long run and more "
+            "walk_probability.",
             stacklevel=2,
         )
     elif found.r_hat > SLOW:

@@ -52,10 +52,8 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from blackjax_ext.precision import exact_products
+from blackjax_ext.precision import NOISE_RESOLUTION, exact_products
 
-RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
-WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
 # rows of a factor; a gradient with 60 of two rows takes 0.20 ms, 0.32 by LAPACK, 0.13 without
 MOST_UNROLLED = 6
@@ -542,11 +540,11 @@ def unresolved(law: Law, pseudo: Pseudo, x: Array) -> Array:
     ratio = rounding(law, pseudo, x)
     # what rounding adds to such a log density at most, in `coarseness`
     beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + 10.0 * coarse(law)
-    return jnp.sum(jnp.where(ratio <= 1, 0.0, WALL + beyond))
+    return jnp.sum(jnp.where(ratio <= 1, 0.0, 100.0 + beyond))
 
 
 def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:
-    """How far the last digit of an effect, of a walk of its waves, moves u, in RESOLUTION.
+    """How far the last digit of an effect, of a walk of its waves, moves u, in NOISE_RESOLUTION.
 
     Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u:
     what observations add to u goes to zero with the scale.
@@ -557,4 +555,4 @@ def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:
     if isinstance(law, Waves):  # of each wave, which has a part of all places
         size = jnp.max(size, -1, keepdims=True, initial=0.0)
     slope = jnp.exp(law.log_root(law.root(pseudo.information))) / jnp.abs(law.own_scale)
-    return jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))
+    return jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / NOISE_RESOLUTION, coarse(law))

@@ -35,6 +35,7 @@ from jax import Array
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, Pseudo
+from blackjax_ext.precision import NOISE_RESOLUTION
 from blackjax_ext.stacking import stacked
 
 
@@ -192,7 +193,7 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         # no more than the digits of an effect can show
         size = jnp.maximum(jnp.abs(mean.effect), jnp.sqrt(sums.square / sums.number))
         # of what rounding may hide, of an observation
-        finest = 0.1 * laws.RESOLUTION / jnp.finfo(size.dtype).eps / size
+        finest = 0.1 * NOISE_RESOLUTION / jnp.finfo(size.dtype).eps / size
         found = jnp.minimum(found, finest**2)
         value = jnp.where(found > 0, mean.effect + mean.slope / found, 0.0)
         # below, a window says nothing

@@ -409,10 +409,6 @@ def triangular(cholesky: Array) -> Dense:
     return Dense(cholesky, inverse, -2.0 * jnp.sum(jnp.log(jnp.diagonal(cholesky))))
 
 
-RIDGE = 0.1  # of the identity, for as many draws as dimensions
-FEW = 5.0  # draws, for which as much is believed of what was known before
-
-
 def balance(variances: Array, curvatures: Array, num_draws: Array) -> Array:
     r"""Sds :math:`(v / c)^{1/4}` by the variances of draws and of gradients; 1 if of no use.
 
@@ -423,7 +419,8 @@ def balance(variances: Array, curvatures: Array, num_draws: Array) -> Array:
     is_usable &= jnp.isfinite(curvatures) & (curvatures > 0)
     logs = jnp.log(jnp.where(is_usable, variances, 1.0))
     logs -= jnp.log(jnp.where(is_usable, curvatures, 1.0))
-    return jnp.exp(0.25 * num_draws / (num_draws + FEW) * logs)
+    # of five draws as much is believed as of what was known before
+    return jnp.exp(0.25 * num_draws / (num_draws + 5.0) * logs)
 
 
 def geometric_mean(covariance: Array, curvature: Array) -> Dense:

@@ -53,16 +53,14 @@ from blackjax_ext.subsampling.passes import (
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
 
-# standard deviations beyond the root of the dimension up to which bounds hold
-BEYOND = 4.0
-# a bound of a remainder that is not zero, where its own is less than float32 holds
-LEAST = 1e-30
-
 
 def radius_of(posterior: LinearPredictor, size: int) -> float:
-    """R for P whitened coordinates; infinite where all bounds hold everywhere."""
+    """R for P whitened coordinates; infinite where all bounds hold everywhere.
+
+    Else they hold up to four standard deviations beyond the root of the dimension.
+    """
     is_global = all(kind.norm is not None for kind in posterior.kinds)
-    return math.inf if is_global else math.sqrt(size) + BEYOND
+    return math.inf if is_global else math.sqrt(size) + 4.0
 
 
 def norms(matrices: Array) -> Array:
@@ -345,4 +343,4 @@ def remainder_bounds(curved: Array, total: Array, is_curved: Array, order: int) 
     """
     psi = (norms(curved) ** (order + 1) + total) / math.factorial(order + 1)
     psi = jnp.where(jnp.isnan(psi), jnp.inf, psi)
-    return jnp.where(is_curved, jnp.maximum(psi, LEAST), psi)
+    return jnp.where(is_curved, jnp.maximum(psi, 1e-30), psi)

@@ -19,8 +19,6 @@ MANY_PARTICLES = 1_000
 # variance of log weights that moves do not forget: on models of known evidence, with 100 to 1,000
 # particles, at most 0.005 where it is right, 0.03 to 0.05 where it is two errors too low
 MOST_REMEMBERED = 0.012
-FEW_PARTICLES = 100  # correlations of fewer are noise
-MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 # fields of a state that steps after the annealing leave as they are
 OF_ANNEALING = "schedule", "mixed_ancestors", "num_temperatures", "is_forced", "num_warmup"
 
@@ -192,7 +190,7 @@ def warn_of_annealing(
     elif (
         is_adjusted
         and not sentences
-        and size >= FEW_PARTICLES
+        and size >= 100  # correlations of fewer are noise
         and not remembered(state.schedule, share) <= MOST_REMEMBERED
     ):
         sentences.append(
@@ -237,4 +235,5 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     heat = inner.temperature * jnp.median(jnp.abs(finite))
     # of a log density: its difference then says nothing
     is_smooth = heat * jnp.finfo(heat.dtype).eps <= 0.5
-    return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)
+    # a few more than 1, where resampling leaves copies of one particle
+    return ~((least_ess >= min(5.0, size / 10)) & is_smooth)

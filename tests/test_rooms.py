@@ -56,7 +56,7 @@ BUGS = {
         "",
     ),
     "coordinates": Bug(
-        "blackjax_ext/coordinates/laws.py",
+        "blackjax_ext/coordinates/maps.py",
         "slopes + jnp.log(jnp.abs(law.own_scale))",
         "slopes",
     ),

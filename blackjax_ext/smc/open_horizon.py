@@ -172,6 +172,44 @@ def init(
     )
 
 
+class Moves(NamedTuple):
+    """How particles move: by leapfrog steps K along the gradient, or without it.
+
+    If `is_guided` the first gradient is that on the new batch.
+    """
+
+    is_driven: bool
+    is_guided: bool
+    num_steps: int
+
+    def drift(self, local: Evaluation) -> Array:
+        """The gradient that a step follows."""
+        return local.gradient if self.is_driven else jnp.zeros_like(local.gradient)
+
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        before: Population,
+        evaluators: tuple[Evaluate, Evaluate],
+        step_size: float,
+        metric: Factor,
+    ) -> Move:
+        """K steps, the last of which also finds the gradient in the parameters."""
+        evaluate, evaluate_both = evaluators
+        x, local, ancestors = before.particles
+        previous = local
+        if self.is_guided:
+            local = evaluate_distinct(evaluate, x, ancestors)
+        momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
+        functions, num_first = (evaluate, self.drift), self.num_steps - 1
+        move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
+        move = leapfrog_step(move, evaluate_both, self.drift, step_size, metric)
+        if self.is_driven:
+            return move
+        # a random walk does not use the gradient at its end, which is thus not computed
+        return move._replace(local=move.local._replace(gradient=previous.gradient))
+
+
 def build_kernel(
     proposal: str = "langevin",
     *,
@@ -199,31 +237,7 @@ def build_kernel(
     if guided and not is_driven:
         raise ValueError(f"guided is for proposal='langevin', which has a gradient; got {guided}.")
     guided = is_driven if guided is None else guided
-
-    def drift(local: Evaluation) -> Array:
-        return local.gradient if is_driven else jnp.zeros_like(local.gradient)
-
-    def move_on(
-        rng_key: PRNGKey,
-        before: Population,
-        evaluators: tuple[Evaluate, Evaluate],
-        step_size: float,
-        metric: Factor,
-    ) -> Move:
-        """K leapfrog steps, the last of which also finds the gradient in the parameters."""
-        evaluate, evaluate_both = evaluators
-        x, local, ancestors = before.particles
-        previous = local
-        if guided:
-            local = evaluate_distinct(evaluate, x, ancestors)
-        momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
-        functions, num_first = (evaluate, drift), num_integration_steps - 1
-        move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
-        move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
-        if is_driven:
-            return move
-        # a random walk does not use the gradient at its end, which is thus not computed
-        return move._replace(local=move.local._replace(gradient=previous.gradient))
+    move_on = Moves(is_driven, guided, num_integration_steps)
 
     def kernel(
         rng_key: PRNGKey,
@@ -256,14 +270,10 @@ def build_kernel(
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
         position = jax.vmap(unravel)(move.position)
         info = info_of(after, log_factors, weights, is_resampled, kept_share, power)
+        trained = state.params, state.opt_state, info.loss
+        energy = mean_energy(potential_fn, position, batch, weights)
         params, opt_state = update_parameters(
-            optimizer,
-            weights,
-            move.local.slope,
-            state.params,
-            state.opt_state,
-            info.loss,
-            mean_energy(potential_fn, position, batch, weights),
+            optimizer, weights, move.local.slope, *trained, energy
         )
         return OpenHorizonState(position, params, opt_state, local, *after[1:]), info
 

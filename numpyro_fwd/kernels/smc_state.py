@@ -147,6 +147,15 @@ def warn_of_annealing(
     """
     if not not_jax_tracer(state.least_ess):
         return
+    sentences = complaints(state, max_temperatures, share, is_adjusted) or missed()
+    if sentences and is_first_process():
+        warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
+
+
+def complaints(
+    state: LangevinSMCKernelState, max_temperatures: int, share: float, is_adjusted: bool
+) -> list[str]:
+    """What went wrong in the annealing of a population."""
     # in every process: particles of others are asked for
     named = (state.least_ess, state.genealogical_ess, state.mixed_ancestors, state.log_evidence)
     least_ess, ancestors, mixed, log_evidence = (x[0] for x in on_host(named))
@@ -200,9 +209,7 @@ def warn_of_annealing(
             "evidence may be too low by more than log_evidence_error. Make more moves "
             "(num_moves=12)."
         )
-    sentences = sentences or missed()
-    if sentences and is_first_process():
-        warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
+    return sentences
 
 
 def correlations(schedule: Schedule) -> np.ndarray:

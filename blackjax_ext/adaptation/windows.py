@@ -193,7 +193,7 @@ class AdaptState(NamedTuple):
         inverse = self.metric.inverse()
         return jnp.broadcast_to(inverse, jnp.shape(self.step_size) + inverse.shape)
 
-    if not TYPE_CHECKING:  # else every name is an attribute
+    if not TYPE_CHECKING:  # type: ignore[misc]  # else every name is an attribute
 
         def __getattr__(self, name: str) -> Any:
             """Say which names there are: NumPyro's state of the same place has others."""

@@ -59,8 +59,9 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
     return jnp.max(jnp.mean(terms, axis=1) - 2.0 * error)
 
 
-def seen_by_rows(rng_key: PRNGKey, expansion: Expansion, num_seen: int = 16) -> Array:
+def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:
     """Unit vectors along the predictors of rows drawn in proportion to their bounds, (m, D)."""
+    num_seen = 16
     if expansion.num_rows <= num_seen:
         rows = jnp.arange(expansion.num_rows)
     else:

@@ -61,6 +61,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import (
+    check_choice,
     check_count,
     check_particles,
     check_positive,
@@ -73,7 +74,7 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.offspring import evaluate_distinct
-from blackjax_ext.smc.proposals import Move, leapfrog, leapfrog_step
+from blackjax_ext.smc.proposals import PROPOSALS, Move, leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.training import (
     Evaluate,
@@ -86,8 +87,6 @@ from blackjax_ext.smc.training import (
 )
 from blackjax_ext.top_level import public
 from blackjax_ext.types import Function, LogDensity
-
-PROPOSAL_NAMES = ("langevin", "random_walk")
 
 
 class OpenHorizonState(NamedTuple):
@@ -230,8 +229,7 @@ def build_kernel(
     check_share("ess_threshold", ess_threshold)
     check_share("weight_ess", weight_ess)
     check_count("num_integration_steps", num_integration_steps)
-    if proposal not in PROPOSAL_NAMES:
-        raise ValueError(f"proposal must be one of {PROPOSAL_NAMES}; got {proposal!r}.")
+    check_choice("proposal", proposal, PROPOSALS)
     weigh_back = as_l_kernel(l_kernel)
     is_driven = proposal == "langevin"
     if guided and not is_driven:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blackjax_ext.equations import is_program, primitives_in
+from blackjax_ext.equations import equations_in, is_program, primitives_in
 from blackjax_ext.factoring import moving_leaves, replaced
 from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
@@ -41,6 +41,7 @@ def forgiving(function: Function, raised: Raised) -> Function:
     """
 
     def evaluate(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+        program = opened(program)
         raised.is_possible |= not CALLS.isdisjoint(primitives_in(program))
         return evaluated(answered(program, partial(nan_where_raised, raised)), constants, leaves)
 
@@ -65,11 +66,40 @@ def forgiving_while(condition: Any, function: Function, remedy: str) -> Function
 
     def evaluate(program: Any, *operands: list[Any]) -> list[Any]:
         answers = partial(nan_where_raised, Raised()), partial(explained, remedy)
-        programs = (partial(evaluated, answered(program, answer)) for answer in answers)
+        programs = (partial(evaluated, answered(opened(program), answer)) for answer in answers)
         values: list[Any] = jax.lax.cond(condition, *programs, *operands)
         return values
 
     return lambda *args: traced(function, *args, evaluate=evaluate)[0](*args)
+
+
+def opened(program: Any) -> Any:
+    """A program with what primitives of other packages do in their places, if they call Python.
+
+    As those of lineax, whose solvers check what they return where no reader of equations sees it.
+    """
+    if not any(map(is_foreign, equations_in(program))):
+        return program
+    if hasattr(program, "jaxpr"):
+        return program.replace(jaxpr=opened(program.jaxpr))
+
+    def shown(equation: Any) -> Any:
+        if not is_foreign(equation):
+            inside = lambda each: opened(each) if is_program(each) else each  # noqa: E731
+            return equation.replace(
+                params=jax.tree.map(inside, equation.params, is_leaf=is_program)
+            )
+        does = jax.jit(partial(equation.primitive.impl, **equation.params))
+        try:
+            (call,) = jax.make_jaxpr(does)(*map(like_of, equation.invars)).eqns
+        except Exception:  # it is lowered in another way, and whatever it does is not to be seen
+            return equation
+        params = call.params | {"jaxpr": opened(call.params["jaxpr"])}
+        if CALLS.isdisjoint(primitives_in(params["jaxpr"])):
+            return equation
+        return equation.replace(primitive=call.primitive, params=params, effects=call.effects)
+
+    return program.replace(eqns=list(map(shown, program.eqns)))
 
 
 def answered(program: Any, answer: Function, place: str = "") -> Any:
@@ -91,6 +121,17 @@ def answered(program: Any, answer: Function, place: str = "") -> Any:
         return equation.replace(params=params)
 
     return program.replace(eqns=[with_answer(equation) for equation in program.eqns])
+
+
+def is_foreign(equation: Any) -> bool:
+    """Whether its primitive is of another package than JAX, which evaluates it by a function."""
+    does = equation.primitive.impl
+    return not getattr(does, "func", does).__module__.startswith("jax.")
+
+
+def like_of(atom: Any) -> Any:
+    """The shape and the type of a value in a program."""
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
 def nan_where_raised(raised: Raised, called: Any, avals: Any, place: str, *values: Any) -> Any:

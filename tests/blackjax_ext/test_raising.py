@@ -33,15 +33,28 @@ def by_error_if(x):
     return pytest.importorskip("equinox").error_if(x, x > 1, "no such place")
 
 
-@pytest.mark.parametrize(
-    "function", [by_callback, by_effect, in_a_loop, by_error_if], ids=lambda f: f.__name__
-)
+def in_a_primitive(x):
+    """A solver that checks where no reader of equations sees it, differentiated."""
+    lineax = pytest.importorskip("lineax")
+
+    def solved(x):
+        matrix = lineax.MatrixLinearOperator(jnp.where(x > 1, jnp.nan, x) * jnp.eye(2))
+        return lineax.linear_solve(matrix, jnp.ones(2)).value[0]
+
+    return jax.jvp(solved, (x,), (1.0,))[1]
+
+
+RAISE = [by_callback, by_effect, in_a_loop, by_error_if, in_a_primitive]
+
+
+@pytest.mark.parametrize("function", RAISE, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_one_of_two_points_raises(function, is_compiled):
     one_by_one = forgiving(lambda x: jax.lax.map(function, x), raised := Raised())
     values = (jax.jit(one_by_one) if is_compiled else one_by_one)(jnp.array([0.25, 4.0]))
     np.testing.assert_array_equal(np.isnan(values), [False, True])
-    assert raised.is_possible and "no such place" in raised.first
+    said = "non-finite" if function is in_a_primitive else "no such place"
+    assert raised.is_possible and said in raised.first
     assert "(test_raising.py, line " in raised.first
 
 

@@ -498,6 +498,9 @@ def simulators(quick: bool) -> Section:
             before = [row.get("solves_before", 0) + row.get("jvps_before", 0) for row in several]
             until = [row["until_1000"] for row in several]
             has_count = None not in until  # chains that do not agree have none
+            seconds = [
+                1000 * row["seconds"] / min(row["ess"], row["ess_squares"]) for row in several
+            ]
             rows.append(
                 [
                     *(name, sampler, several[0]["unit"], several[0]["jvps_of_unit"], len(several)),
@@ -510,6 +513,7 @@ def simulators(quick: bool) -> Section:
                         float(f"{function(until):.3g}") if has_count else "-"
                         for function in (np.median, np.max)
                     ),
+                    float(np.median(seconds)) if has_count else "-",
                     *(
                         max(row[key] for row in several)
                         for key in ("rhat", "error_of_mean", "error_of_sd")
@@ -524,13 +528,15 @@ def simulators(quick: bool) -> Section:
         "before it, a JVP counted as a solve; for the others the search for a start is not "
         "counted. The unit is a solve, a step or a gradient, with so many JVPs. Medians over the "
         "seeds; R-hat and errors are the worst of them. Errors are against long runs, of means in "
-        "standard deviations, of these relative. Where R-hat is above 1.01 there is no count. Four "
-        "chains, double precision. Measured by "
+        "standard deviations, of these relative. Where R-hat is above 1.01 there is no count. "
+        "Seconds are of a processor, of the whole run with its compilation, for 1,000 of its "
+        "effective draws. Four chains, double precision. Measured by "
         "`python -m benchmarks.harness.simulator_runs counts`.",
         [
             *("simulator", "sampler", "unit", "JVPs of a unit", "seeds", "solves and JVPs before"),
             *("ESS of means per unit", "ESS of squares per unit"),
-            *("units until 1,000", "worst seed's", "R-hat", "error of mean", "error of sd"),
+            *("units until 1,000", "worst seed's", "processor s for 1,000"),
+            *("R-hat", "error of mean", "error of sd"),
         ],
         rows,
     )

@@ -130,6 +130,12 @@ class Emulator(NamedTuple):
 
         return Emulator(*map(cast, self))
 
+    def is_beyond(self, x: np.ndarray) -> np.ndarray:
+        """Whether positions, (N, D), are outside of the sphere that holds the points, (N,)."""
+        q = (x[:, self.active] - self.center) @ self.root.T
+        is_beyond: np.ndarray = (q**2).sum(1) > self.radius**2
+        return is_beyond
+
     def at(self, x: Array) -> tuple[Array, Array]:
         """The outputs at `x`, (D,), and what the log density loses there."""
         q = self.root @ (x[self.active] - self.center)

@@ -6,7 +6,8 @@ r"""An emulator that is learned in rounds, where its own posterior goes.
    evaluation; the density at some of them says how right the emulator is, and with their
    derivatives they are the points of the next one. The form is the one that predicts them best.
    The last round is the one in which the test of :mod:`blackjax_ext.mcmc.emulated` would accept
-   nearly always, or no more often than two rounds ago.
+   nearly always and hardly a draw is beyond the points of the emulator, or would accept no more
+   often than two rounds ago.
 
 Everything is frozen before the first exact step.
 """
@@ -37,7 +38,7 @@ from blackjax_ext.emulators.polynomials import (
     form_of,
 )
 from blackjax_ext.emulators.search import Mode, find_mode
-from blackjax_ext.emulators.tails import emulated_at, share_lacking
+from blackjax_ext.emulators.tails import emulated_at, share_beyond, share_lacking
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import LogDensity
 
@@ -53,10 +54,17 @@ WIDER = 1.3  # sd of points around the mode
 # effective draws of 4,000, others 1,010 and 2,230; with them 1,430 to 2,070, at 2.5 1,430 to 1,690
 TEMPERATURE, SHARE = 1.7, 0.25
 NARROWER, MAX_TRIALS = 3.0, 4  # where most of them fail
+# nats for each coordinate below the mode: where a first emulator is lower (by 1e34 between points
+# of a hierarchy of exponentials), chains that start do not move, and no round learns anything
+DEEP = 5.0
 GOOD = 0.95  # acceptance at which another round is not worth its solves
+# share of draws beyond the points, at most: the emulated posterior presses against its end where
+# it is cut off, as on a ring, of which it holds an arc (0.09 to 0.25), or in the tails of a banana
+BEYOND = 0.01
 RISE = 0.02  # of the acceptance, below which it no longer rises
 PATIENCE = 2  # rounds without a rise: it is known from a dozen points
 MAX_ROUNDS = 6
+WIDER_END = 2.0  # radius to which polynomials are followed to see what is beyond their points
 MIN_POINTS = 16  # of a round
 MANY_TERMS = 600  # of a polynomial in all coordinates
 NEARBY = 3.0  # of a mode, in its standard deviations (the mean over coordinates)
@@ -88,6 +96,8 @@ class Emulation(NamedTuple):
         Evaluations, directional derivatives and evaluations that failed.
     num_rounds
         Rounds that it took.
+    r_hat
+        Of the chains on the emulated posterior that `draws` are of, in the worst coordinate.
     """
 
     emulator: Emulator
@@ -104,6 +114,7 @@ class Emulation(NamedTuple):
     num_jvps: int
     num_failed: int
     num_rounds: int
+    r_hat: float
 
 
 class Law(NamedTuple):
@@ -206,7 +217,7 @@ def learn(
     fit = partial(fitted, active=evaluations.active, weights=weights)
     form = form_of(size, points.num_equations, is_log=True)
     emulator = fit(points, law.mean, law.covariance, form=form)
-    first = rng.multivariate_normal(law.mean, law.covariance, NUM_CHAINS, method="cholesky")
+    first = starts_of_chains(evaluations, emulator, rng, law)
     rates, num_rounds = [-1.0], 0
     while num_rounds < MAX_ROUNDS:
         num_rounds += 1
@@ -215,21 +226,27 @@ def learn(
         at, fresh = fresh_points(evaluations, rng, law, flatter, num_points)
         errors = errors_of(evaluations, emulator, fresh, at)
         acceptance = acceptance_of(errors)
+        is_covered = np.mean(emulator.is_beyond(law.draws)) < BEYOND
         say(f"round {num_rounds} of the emulator: acceptance {acceptance:.2f}")
         form = best_form(evaluations, fit, points, (at, fresh), law)
         points, first = points.and_also(fresh.finite()), law.draws[-NUM_CHAINS:]
         emulator = fit(points, law.mean, law.covariance, form=form)
         rates.append(acceptance)
-        if acceptance > GOOD or max(rates[-PATIENCE:]) < max(rates[:-PATIENCE], default=-1) + RISE:
+        has_risen = max(rates[-PATIENCE:]) >= max(rates[:-PATIENCE], default=-1) + RISE
+        if is_covered if acceptance > GOOD else not has_risen:
             break
     law = law_of(evaluations, emulator, rng, first, law.covariance)
     is_finite = np.isfinite(errors)
     share = share_near(law.draws, modes)
-    lacking = share_lacking(evaluations, rng, emulator, law.draws)
+    lacking = share_lacking(evaluations, rng, emulator, law.draws, law.covariance)
+    wider = emulator._replace(radius=WIDER_END * emulator.radius)
+    wide = law_of(evaluations, wider, rng, first, law.covariance)
+    lacking = max(lacking, share_beyond(evaluations, emulator, wider, wide.draws))
     return Emulation(
         *(emulator, law.step_size, law.mean, law.covariance, law.draws, acceptance),
         *(float(np.std(errors[is_finite])) if is_finite.any() else np.inf, share, lacking, form),
         *(evaluations.num_solves, evaluations.num_jvps, evaluations.num_failed, num_rounds),
+        r_hat_of(law.draws),
     )
 
 
@@ -314,6 +331,20 @@ def around(evaluations: Evaluations, rng: np.random.Generator, law: Law, num_poi
     return points
 
 
+def starts_of_chains(
+    evaluations: Evaluations, emulator: Emulator, rng: np.random.Generator, law: Law
+) -> np.ndarray:
+    """Draws of a normal law, (C, D); nearer to its mean where the emulator has no density."""
+    first = rng.multivariate_normal(law.mean, law.covariance, NUM_CHAINS, method="cholesky")
+    for _ in range(MAX_TRIALS):
+        x = np.concatenate([law.mean[None], first])
+        found = np.asarray(evaluations.run(emulated_at, evaluations.cast(emulator), x), float)
+        is_low = ~(found[1:] > found[0] - DEEP * len(law.mean))
+        nearer = law.mean + (first - law.mean) / NARROWER
+        first = np.where(is_low[:, None], nearer, first)
+    return first
+
+
 def law_of(
     evaluations: Evaluations,
     emulator: Emulator,
@@ -328,6 +359,14 @@ def law_of(
     draws, step_size = np.asarray(found[0], float), float(found[1])
     spread = np.cov(draws.T).reshape(draws.shape[1], -1)
     return Law(draws, draws.mean(0), spread + 1e-9 * np.diag(np.diag(spread)), step_size)
+
+
+def r_hat_of(draws: np.ndarray) -> float:
+    """R-hat of chains of which these are draws, (N C, D), in the worst coordinate."""
+    chains = draws.reshape(-1, NUM_CHAINS, draws.shape[1])
+    within = chains.var(0, ddof=1).mean(0)
+    between = chains.mean(0).var(0, ddof=1)
+    return float(np.sqrt(1.0 + between / np.maximum(within, 1e-30)).max())
 
 
 def sampled(

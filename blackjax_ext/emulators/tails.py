@@ -13,7 +13,11 @@ posterior, and of these over places where :math:`\pi > e^2 \tilde\pi`: from ther
 than seven steps to come back. The draws are of two laws with tails of a t law: one of them is far
 in all directions alike, the other along one coordinate at a time, near which others are narrow.
 
-Cost: n evaluations of the density.
+A thin curved ridge, as of a banana or a ring, is not where these draws are. Another estimate takes
+for :math:`t` the emulated posterior itself, with polynomials that go on to twice the radius of
+their points: of its draws, n of those beyond that radius are evaluated.
+
+Cost: at most 2 n evaluations of the density.
 """
 
 import math
@@ -37,9 +41,10 @@ def share_lacking(
     rng: np.random.Generator,
     emulator: Emulator,
     draws: np.ndarray,
+    covariance: np.ndarray,
 ) -> float:
     """Share of the mass where the emulator, of which these are draws, (N, D), has far less."""
-    mean, root = draws.mean(0), np.linalg.cholesky(np.cov(draws.T).reshape(2 * draws.shape[1:]))
+    mean, root = draws.mean(0), np.linalg.cholesky(covariance)
     size = len(mean)
     noise = rng.standard_normal((NUM_DRAWS, size))
     scales = rng.chisquare(FREEDOM, (NUM_DRAWS, size))
@@ -52,10 +57,40 @@ def share_lacking(
     far = np.flatnonzero(is_far)[:NUM_FAR]
     if not len(far):
         return 0.0
+    return share_of(evaluations, x, found, log_t, far, is_far.sum() / len(far))
+
+
+def share_beyond(
+    evaluations: Evaluations, emulator: Emulator, wider: Emulator, draws: np.ndarray
+) -> float:
+    """Share of the mass that the emulator lacks, by draws, (N, D), of one that goes on farther."""
+    beyond = np.flatnonzero(emulator.is_beyond(draws))
+    if not len(beyond):
+        return 0.0
+    found, log_t = (
+        np.asarray(evaluations.run(emulated_at, evaluations.cast(each), draws), float)
+        for each in (emulator, wider)
+    )
+    some = beyond[:: -(-len(beyond) // NUM_FAR)]
+    return share_of(evaluations, draws, found, log_t, some, len(beyond) / len(some))
+
+
+def share_of(
+    evaluations: Evaluations,
+    x: np.ndarray,
+    found: np.ndarray,
+    log_t: np.ndarray,
+    far: np.ndarray,
+    factor: float,
+) -> float:
+    """Share of what the emulator lacks, by some of the draws x, (N, D), of a density t.
+
+    `found` are emulated log densities there, (N,); those with indices `far` are evaluated and stand
+    for `factor` times as many.
+    """
     exact = evaluations.logdensities(x[far], evaluations.outputs(x[far]))
     lacking = np.where(exact > found[far] + LACKING, exact - log_t[far], -np.inf)
-    lacking += np.log(is_far.sum() / len(far))
-    logs = np.concatenate([lacking, found - log_t])
+    logs = np.concatenate([lacking + np.log(factor), found - log_t])
     masses = np.exp(logs - logs.max(initial=-np.inf, where=np.isfinite(logs)))
     masses[~np.isfinite(logs)] = 0.0
     return float(masses[: len(far)].sum() / masses.sum())

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro.distributions import Delta
+from numpyro.infer import init_to_median
 
 from blackjax_ext.mcmc.derivatives import (
     Differentiation,
@@ -48,6 +49,7 @@ from numpyro_fwd.bridge.starts import (
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
+NUM_LOOKS = 16  # at draws of the prior, until the model can be evaluated at one
 NO_FORWARD_MODE = (
     "MALA, AutoMALA, RandomWalk and numpyro.infer.NUTS do not need it. Solvers of diffrax have a "
     "forward mode with adjoint=diffrax.ForwardMode(); jax.experimental.ode.odeint has none."
@@ -223,9 +225,11 @@ def view_model(
     model_kwargs = model_kwargs or {}
     key = rng_key if is_prng_key(rng_key) else rng_key[0]
     init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
+    num_looks = NUM_LOOKS if init_strategy.func is init_to_median else 1  # init_to_sample, too
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
-    look = partial(first_evaluated, partial(first_sites, key, model, init_strategy=init_strategy))
+    sites_with = partial(first_sites, model=model, init_strategy=init_strategy)
+    look = partial(first_evaluated, partial(first_of_draws, sites_with, key, num_looks))
     try:
         sites = look(model_args, model_kwargs)
     except (ValueError, RuntimeError) as error:  # perhaps of a covariate that is NaN
@@ -268,6 +272,22 @@ def view_model(
         differentiation=differentiation,
         enum=facts.has_enumerate_support,
     )
+
+
+def first_of_draws(
+    sites_with: Function, rng_key: Array, num_looks: int, args: Args, kwargs: Kwargs | None
+) -> Sites:
+    """Sites at the first of draws of the prior that NumPyro takes, as where no solver fails."""
+    errors: list[Exception] = []
+    for i in range(num_looks):
+        key = jax.random.fold_in(rng_key, i) if i else rng_key
+        try:
+            sites: Sites = sites_with(key, model_args=args, model_kwargs=kwargs)
+        except (ValueError, RuntimeError) as error:  # of a parameter that is NaN, or of a call
+            errors.append(error)
+        else:
+            return sites
+    raise errors[0]
 
 
 def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:

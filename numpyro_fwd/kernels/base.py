@@ -259,12 +259,19 @@ class BlackJAXKernel(MCMCKernel):
             check_start(z)
             self._started_from = source
             try:
-                return self._first_state(rng_key, num_warmup, z, source, say)
+                is_given = init_params is not None
+                return self._first_state(rng_key, num_warmup, z, is_given, source, say)
             finally:
                 self._started_from = None
 
     def _first_state(
-        self, rng_key: Array, num_warmup: int, z: Any, source: Source, say: Function
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        z: Any,
+        is_given: bool,
+        source: Source,
+        say: Function,
     ) -> KernelState:
         """The state of chains at `z`, or where the search for a start leads from there."""
         digest = fingerprint(*source.arguments)
@@ -274,7 +281,7 @@ class BlackJAXKernel(MCMCKernel):
         is_searching = self._warm_start and num_warmup > 0
         run = Run(
             *(source.of(*given), split_arguments(*given), num_warmup, is_searching),
-            *(self._tuning.adapt_mass_matrix, self._programs, self._raised, say),
+            *(self._tuning.adapt_mass_matrix, self._programs, self._raised, say, is_given),
         )
         strategy, started = self._strategy_of_run, self._model and self._model_of_start(*given)
         of_kernel = self._tuning, self._target_of, self.advice, is_single

@@ -12,6 +12,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_sample
 
+from blackjax_ext.adaptation import report
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.run import bind, ravel_each
 from blackjax_ext.checks import check_count
@@ -38,6 +39,12 @@ MOST = 0.99  # of the mass around all modes: others, far away, move means and sd
 # of the posterior lacking, six seeds each: a Cauchy prior of scale 3 .12 to .41, of scale 1 .02 to
 # .27, logistic .04 at most
 FAR = 0.05
+# R-hat of eight short chains on the emulated posterior: 1.00 to 1.08 on 20 posteriors that are
+# sampled well, 1.14 to 1.4 on a sharp banana, 1.98 for Beta(0.2, 0.2), of which the chains have
+# 120 effective draws of 4,000
+SLOW = 1.1
+NARROW = 10.0  # units of rounding of a correlation, below which a direction has no width
+EXACT = 0.1  # nats of error, below which moves are rejected for failures alone
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
 
 
@@ -125,7 +132,9 @@ class Emulating:
             at = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(draws)))(key)
             return draws[at]
 
-        x = run(draw, key_draw, shared.draws) if run.is_searching else ravel_each(z)
+        # without a warm-up, too: what it would lead to is known
+        is_free = run.is_searching or not (run.num_warmup or run.is_given)
+        x = run(draw, key_draw, shared.draws) if is_free else ravel_each(z)
         with evaluating(run.source.arguments):  # under NumPyro's parallel chains, too
             metric = factorize(shared.covariance)
         return Start(x, metric, True, keys, is_structured=True, step_size=shared.step_size)
@@ -170,6 +179,7 @@ class Emulating:
         active = active_coordinates(logdensity_fn, unravel(like))
         evaluations = Evaluations(program, active, slopes_of(dear, like), like.dtype)
         found = learn(evaluations, key_learn, np.asarray(starts, float), run.say)
+        check_width(found, like.dtype, report.sites_of(z))
         warn_of(found)
         counts = found.num_solves, found.num_jvps, found.num_failed, found.num_rounds
         return Learned(
@@ -278,7 +288,7 @@ class Emulated(BlackJAXKernel):
         seed: int = 0,
         **options: Unpack[KernelOptions],
     ):
-        check_count("seed", seed, least=0)
+        check_count("seed", seed, least=0, most=2**32 - 1, of="of 32 bits")
         self._seed = seed
         checked: dict[str, Any] = {
             "num_trajectories": num_trajectories,
@@ -305,10 +315,31 @@ class Emulated(BlackJAXKernel):
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: the emulator is learned before the warm-up.")
+        if not isinstance(getattr(mcmc.last_state, "shared", None), Learned):
+            raise TypeError(
+                "mcmc must be a run of Emulated, whose chains share an emulator; got one of "
+                f"{type(mcmc.sampler).__name__}."
+            )
         report = jax.tree.map(
             lambda leaf: on_host(leaf).ravel()[0].item(), mcmc.last_state.shared.report
         )
         return EmulatorReport(*report)
+
+
+def check_width(found: Emulation, dtype: Any, sites: report.SiteSizes) -> None:
+    """Raise ValueError for an emulated posterior that has no width in one of its directions."""
+    sd = np.sqrt(np.diag(found.covariance))
+    values, vectors = np.linalg.eigh(found.covariance / np.outer(sd, sd))
+    if values[0] > NARROW * float(jnp.finfo(dtype).eps):
+        return
+    along = np.flatnonzero(np.abs(vectors[:, 0]) > 0.2)
+    raise ValueError(
+        "the emulated posterior has no width in one direction, of the sites "
+        f"{report.listed(report.names_of(sites, along))} (eigenvalue {values[0]:.1g} of their "
+        "correlations), as where paths to the mode end at a scale of zero of a centred hierarchy. "
+        "Write it with numpyro.infer.reparam.LocScaleReparam(0), leave out a parameter that "
+        "others determine, take numpyro.enable_x64(), or numpyro_fwd.AutoNUTS."
+    )
 
 
 def warn_of(found: Emulation) -> None:
@@ -330,12 +361,27 @@ def warn_of(found: Emulation) -> None:
             "does not tell. Take numpyro_fwd.AutoNUTS, or a long run and more walk_probability.",
             stacklevel=2,
         )
+    elif found.r_hat > SLOW:
+        warnings.warn(
+            "Trajectories on the emulated posterior mix slowly: R-hat of eight short chains is "
+            f"{found.r_hat:.2f}, as where it is narrow and curved, or has heavy tails, and the "
+            "emulator may have been learned on a part of it. Look at R-hat and n_eff of all sites; "
+            "give more num_integration_steps and more draws, or take numpyro_fwd.AutoNUTS.",
+            stacklevel=2,
+        )
     if found.acceptance >= LOW:
         return
+    cause = "the marked functions are not like polynomials of low degree where the posterior is"
+    is_rough = EXACT <= found.error < np.inf  # infinite where each of the last points has failed
+    if found.num_failed and not is_rough:
+        cause = (
+            f"the marked functions, or the density with their outputs, fail at {found.num_failed:,}"
+            " of these, where they would be accepted"
+        )
     warnings.warn(
         f"The emulator is expected to be accepted in {found.acceptance:.0%} of draws, after "
-        f"{found.num_rounds} rounds and {found.num_solves:,} solves: the marked functions are not "
-        "like polynomials of low degree where the posterior is. Draws are exact, but there will "
+        f"{found.num_rounds} rounds and {found.num_solves:,} solves: {cause}. "
+        "Draws are exact, but there will "
         "be few effective ones. Take numpyro_fwd.AutoNUTS (by JVPs where reverse mode fails) or "
         "numpyro_fwd.RandomWalk, or mark functions whose outputs are smoother.",
         stacklevel=2,

@@ -83,6 +83,8 @@ class Run(NamedTuple):
         What their programs raised.
     say
         Says what the kernel is doing to whoever waits.
+    is_given
+        Whether chains start at ``init_params``.
     """
 
     source: Source
@@ -93,6 +95,7 @@ class Run(NamedTuple):
     programs: dict[Any, Function]
     raised: Raised
     say: Say = silent
+    is_given: bool = False
 
     def at(self, arrays: list[Any]) -> Source:
         """The source with these arrays among its arguments."""

@@ -84,19 +84,19 @@ class Line:
 
 
 def words_of(progress: Progress) -> list[str]:
-    """What there is to say of the draws so far."""
+    """What there is to say of the draws so far; a narrow terminal cuts off the last words."""
     if not progress.num_draws:
         return []
-    worst, words = progress.worst, [f"{progress.num_draws} draws"]
-    if progress.divergences is not None:
-        words.append(f"{progress.divergences} divergences")
-    if progress.gradients > 1:
-        words.append(f"{progress.gradients:.3g} gradients a draw")
+    worst, words = progress.worst, list[str]()
     if math.isfinite(worst.r_hat):
         words.append(f"R-hat {worst.r_hat:.3f}")
     if worst.parameter:
         words.append(f"ESS {worst.ess:,.0f} ({worst.parameter})")
-    return words
+    if progress.divergences is not None:
+        words.append(f"{progress.divergences} divergences")
+    if progress.gradients > 1:
+        words.append(f"{progress.gradients:.3g} gradients a draw")
+    return [*words, f"{progress.num_draws} draws"]
 
 
 def remaining(progress: Progress, until: Until, first: int) -> list[str]:

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.emulators import rounds
+from blackjax_ext.emulators.evaluations import Dear, Evaluations
+from blackjax_ext.emulators.polynomials import linear
 from blackjax_ext.emulators.rounds import acceptance_of
 
 TIMES = jnp.arange(8.0)
@@ -102,6 +105,45 @@ def test_the_better_of_two_modes_is_found():
     assert abs(found.mean[0] - 2.0) < 0.1
     height = np.exp(np.tanh(2.0))  # of the one over the other
     assert abs(found.share - height / (1 + height)) < 0.02
+
+
+def test_rounds_go_on_until_the_emulator_holds_its_own_posterior():
+    """A ring, of which the first emulators hold an arc that they are right on."""
+
+    def density(x, outputs):
+        return -0.5 * (outputs - 9.0) ** 2 - (x[0] ** 2 + (x[1] - 0.5) ** 2) / 18.0
+
+    starts = 3.0 * jax.random.normal(jax.random.key(9), (8, 2))
+    _, found = blackjax_ext.emulate(lambda x: jnp.sum(x**2), density, jax.random.key(0), starts)
+    around = np.arctan2(found.draws[:, 1], found.draws[:, 0])
+    assert np.min(np.histogram(around, 8, (-np.pi, np.pi))[0]) > 0.03 * len(around)
+    assert np.mean(found.emulator.is_beyond(found.draws)) < 0.01
+    assert found.lacking < 0.01
+
+
+def test_chains_start_nearer_to_the_mode_where_a_first_emulator_has_no_density():
+    dear = Dear(lambda x: x, lambda x, outputs: -1e3 * jnp.maximum(outputs[0], 0.0) ** 2)
+    program = lambda function: jax.jit(lambda *rest: function(dear, *rest))  # noqa: E731
+    active = np.arange(2, dtype=np.int32)
+    evaluations = Evaluations(program, active, "forward", jnp.float32)
+    emulator = linear(np.full(2, -2.0), np.full(2, -2.0), np.eye(2), active)
+    law = rounds.Law(np.zeros((1, 2)), np.zeros(2), np.eye(2), 1.0)
+    first = rounds.starts_of_chains(evaluations, emulator, np.random.default_rng(0), law)
+    drawn = np.random.default_rng(0).multivariate_normal(
+        law.mean, law.covariance, rounds.NUM_CHAINS, method="cholesky"
+    )
+    is_low = drawn[:, 0] > 0.1
+    assert 0 < is_low.sum() < len(is_low)
+    np.testing.assert_allclose(first[~is_low], drawn[~is_low])
+    assert np.all(-1e3 * first[is_low, 0] ** 2 > -2 * rounds.DEEP)
+
+
+def test_r_hat_is_that_of_the_worst_coordinate():
+    chains = np.random.default_rng(0).standard_normal((64, rounds.NUM_CHAINS, 2))
+    chains[..., 1] += 2.0 * np.arange(rounds.NUM_CHAINS)
+    assert rounds.r_hat_of(chains[..., :1].reshape(-1, 1)) < 1.05
+    # the variance of 2 k, k = 0 to 7, is 24
+    assert abs(rounds.r_hat_of(chains.reshape(-1, 2)) - 5.0) < 0.5
 
 
 def test_the_acceptance_is_that_of_a_chain_in_equilibrium():

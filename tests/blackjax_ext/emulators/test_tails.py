@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.emulators.evaluations import Dear, Evaluations
+from blackjax_ext.emulators.polynomials import Form, fitted
+from blackjax_ext.emulators.tails import share_beyond
 
 
 def bounded(x):
@@ -36,3 +39,27 @@ def test_heavy_tails_are_told_of_and_others_are_not(prior, is_far, seed):
     )
     assert (found.lacking > 0.05) == is_far
     assert np.isfinite(found.lacking)
+
+
+def test_a_thin_ridge_beyond_the_points_is_told_of():
+    """A banana, whose polynomial is right everywhere, and is cut off at twice its sd."""
+    dear = Dear(
+        lambda x: x[1:] + x[:1] ** 2,
+        lambda x, outputs: -0.5 * x[0] ** 2 - 50.0 * jnp.sum(outputs**2),
+    )
+    evaluations = Evaluations(
+        lambda function: jax.jit(lambda *rest: function(dear, *rest)),
+        np.arange(2, dtype=np.int32),
+        "forward",
+        jnp.float32,
+    )
+    rng = np.random.default_rng(0)
+    points = evaluations.with_jacobians(rng.uniform(-1.0, 1.0, (16, 2)))
+    of_fit = {"active": evaluations.active, "form": Form(2, 2, is_log=False)}
+    emulator = fitted(points, np.zeros(2), np.eye(2), **of_fit)._replace(radius=np.array(2.0))
+    a = rng.standard_normal(4000)
+    draws = np.stack([a, 0.1 * rng.standard_normal(4000) - a**2], 1)
+    wide = emulator._replace(radius=np.array(1e3))
+    # of all of the mass, that beyond a^2 + a^4 = 4, at |a| = 1.25
+    assert abs(share_beyond(evaluations, emulator, wide, draws) - 0.21) < 0.03
+    assert share_beyond(evaluations, wide, wide, draws) == 0.0

@@ -155,6 +155,22 @@ def test_what_cannot_be_emulated_is_named():
         Emulated(model, num_trajectories=0)
 
 
+def test_the_emulator_of_another_kernel_is_refused():
+    walk = MCMC(RandomWalk(model), num_warmup=20, num_samples=5, progress_bar=False)
+    walk.run(jax.random.key(0), Y)
+    with pytest.raises(TypeError, match=r"mcmc must be a run of Emulated.* got one of RandomWalk"):
+        Emulated(model).emulator(walk)
+
+
+def test_chains_on_the_emulator_that_mix_slowly_are_warned_of(monkeypatch):
+    learn = rounds.learn
+    monkeypatch.setattr(
+        "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(r_hat=1.5)
+    )
+    with pytest.warns(UserWarning, match=r"mix slowly: R-hat of eight short chains is 1\.50"):
+        run(Emulated(model), 5)
+
+
 def test_an_emulator_that_is_not_accepted_is_warned_of():
     def rough(rate):
         noise = jnp.sin(1e5 * jnp.round(rate, 4) * (1.0 + TIMES))  # without a slope
@@ -197,6 +213,41 @@ def test_a_solver_that_raises_is_rejected_until_draws_are_kept():
     assert run(kernel, 1).get_samples()["rate"].min() > 0.3
 
 
+def failing_model(y, least):
+    """A solver that fails at most draws of the prior, in a law that NumPyro checks."""
+    rate = numpyro.sample("rate", dist.HalfNormal(1.0))
+    outputs = expensive(lambda rate: jnp.where(rate > least, solve(rate), jnp.nan))(rate)
+    numpyro.sample("y", dist.Normal(outputs, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_draws_of_the_prior_at_which_a_solver_fails_are_passed_over(seed):
+    kernel, data = Emulated(failing_model), (10.0 * np.exp(-1.3 * TIMES), 1.0)
+    state = kernel.init(jax.random.key(seed), 0, None, data, {})
+    assert jnp.isfinite(state.potential_energy)
+    with pytest.raises(ValueError, match="invalid loc parameter"):
+        kernel.init(jax.random.key(seed), 0, None, (data[0], 100.0), {})
+
+
+@pytest.mark.parametrize("error", [0.01, np.inf])
+def test_failures_alone_are_not_taken_for_rough_functions(monkeypatch, error):
+    learn, of_failures = rounds.learn, {"acceptance": 0.3, "error": error, "num_failed": 50}
+    monkeypatch.setattr(
+        "numpyro_fwd.kernels.emulated.learn", lambda *args: learn(*args)._replace(**of_failures)
+    )
+    with pytest.warns(UserWarning, match="or the density with their outputs, fail at 50 of these"):
+        run(Emulated(model), 5)
+
+
+def test_an_emulated_posterior_without_width_is_named():
+    def sums(y):
+        a, b = (numpyro.sample(name, dist.Normal(0.0, 1e4)) for name in ("a", "b"))
+        numpyro.sample("y", dist.Normal(expensive(jnp.add)(a, b), 1e-2), obs=y)
+
+    with pytest.raises(ValueError, match="no width in one direction, of the sites a, b"):
+        run(Emulated(sums), 5, 1.0)
+
+
 def test_a_potential_is_sampled_without_a_prior_to_draw_from():
     def potential(z):
         return 0.5 * z["x"] ** 2 + jnp.sum((expensive(jnp.exp)(z["x"]) - 1.2) ** 2)
@@ -217,3 +268,20 @@ def test_a_solver_with_a_reverse_mode_alone():
     report = kernel.emulator(run(kernel, 5))
     assert report.acceptance > 0.9
     assert report.num_jvps > 0
+
+
+def test_chains_without_a_warmup_start_on_the_emulated_posterior():
+    chains = {"num_chains": 32, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = MCMC(Emulated(model), num_warmup=0, num_samples=2, **chains)
+    mcmc.run(jax.random.key(0), Y)
+    (mean, sd), _ = moments()
+    first = mcmc.get_samples(group_by_chain=True)["rate"][:, 0]
+    assert abs(first.mean() - mean) < sd and first.std() < 2 * sd
+    # but for chains that continue from where they are told
+    mcmc.run(jax.random.key(0), Y, init_params={name: jnp.ones(32) for name in ("rate", "scale")})
+    assert abs(mcmc.get_samples(group_by_chain=True)["rate"][:, 0].mean() - mean) > sd
+
+
+def test_a_seed_of_more_than_32_bits_is_refused():
+    with pytest.raises(ValueError, match="seed must be from 0 to the 4294967295 of 32 bits"):
+        Emulated(model, seed=2**32)

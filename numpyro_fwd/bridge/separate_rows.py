@@ -53,7 +53,6 @@ from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
 MOST_ROWS = 4096  # rows that are read at once
-LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
 DIRECTIONS = 4  # in which latents change
 WAY_OUT = (
     "Compute what rows share from the data of all rows, before the plate or outside of the model "
@@ -351,7 +350,8 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
 def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any) -> int:
     """How many of so many rows are read at once: as many as memory has place for."""
     most = min(num_rows - 1, MOST_ROWS)  # of as many as there are numpyro.subsample takes none
-    if most <= FEW:
+    largest, few = 2**26, 256  # numbers that are computed of them, unless they are so few
+    if most <= few:
         return most
 
     def numbers(num):
@@ -360,10 +360,10 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
         equations = equations_in(program_with(arguments, program, *rest))
         return sum(math.prod(each.aval.shape) for step in equations for each in step.outvars)
 
-    if (all_numbers := numbers(most)) <= LARGEST:
+    if (all_numbers := numbers(most)) <= largest:
         return most
     each = (all_numbers - numbers(1)) // most
-    return min(most, max(LARGEST // max(each, 1), FEW))
+    return min(most, max(largest // max(each, 1), few))
 
 
 def some_rows(num_rows: int, num: int) -> np.ndarray:

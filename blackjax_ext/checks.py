@@ -60,6 +60,12 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be between 0 and 1; got {value}.")
 
 
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}; got {value!r}.")
+
+
 def check_position(position: ArrayLikeTree) -> ArrayTree:
     """Return `position` with array leaves; raise TypeError for none or for one not floating."""
     leaves = jax.tree_util.tree_leaves_with_path(position)

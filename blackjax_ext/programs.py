@@ -32,7 +32,6 @@ GONE: set[str] = set()  # options that the jaxlib here does not know
 # operations, in all its runs, below which a program is not worth optimizing: without it they take
 # about a second more, and XLA takes a second or two less
 LIGHT = 2e9
-FEW = 60  # runs of a program
 # from a traced program, the structure of its arguments, and what compiles it, to it or to a program
 # that is the same
 Keep = Callable[[Any, Any, Callable[[], Function]], Function]
@@ -76,7 +75,7 @@ def compiled_soon(
             return plain(*arguments, **keywords)
         if not chosen:
             traced, keep = plain.trace(*arguments, **keywords), KEEP.get()
-            options = options_for(traced.jaxpr, 1 if runs_once else FEW)
+            options = options_for(traced.jaxpr, 1 if runs_once else 60)  # a few runs
             make = partial(jitted, compiler_options=options or None)  # of what is traced already
             given = jax.tree.structure((arguments, keywords))
             is_kept = keep is not None and static_argnums == ()

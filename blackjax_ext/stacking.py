@@ -40,7 +40,6 @@ from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
 
 LEAST_VALUES = 250  # of a program in which there is something to gain
-SMALL = 256  # numbers of an argument: stacks of more would be copies of data
 LEAST_TERMS = 4  # of a sum that is taken at once
 KNOWN = -1  # in place of the number of a stack
 ROWS = {"concatenate": "joined rows", "stack": "stacked rows"}  # along the first axis
@@ -160,8 +159,8 @@ def operations_of(
 
 
 def are_small(values: Sequence[Value]) -> bool:
-    """Whether a stack of values like these is no copy of data."""
-    return all(math.prod(value.shape) <= SMALL for value in values)
+    """Whether values have 256 numbers at most: a stack of more would be a copy of data."""
+    return all(math.prod(value.shape) <= 256 for value in values)
 
 
 def firsts_of(name: str, params: dict[str, Any]) -> list[tuple[int, ...]] | None:

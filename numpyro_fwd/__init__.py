@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from numpyro_fwd.meshes import join_processes as join_processes
     from numpyro_fwd.meshes import make_mesh as make_mesh
     from numpyro_fwd.meshes import shard_rows as shard_rows
+    from numpyro_fwd.partial_bayes.ohsmc import OHSMC as OHSMC
     from numpyro_fwd.partial_bayes.open_horizon import GOHSMC as GOHSMC
-    from numpyro_fwd.partial_bayes.open_horizon import OHSMC as OHSMC
     from numpyro_fwd.partial_bayes.predicting import Prediction as Prediction
     from numpyro_fwd.partial_bayes.sgsmc import SGSMC as SGSMC
     from numpyro_fwd.storage import sample_to as sample_to

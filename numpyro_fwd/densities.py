@@ -12,8 +12,6 @@ from numpyro.distributions import biject_to
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import identity
 
-START_RADIUS = 1.0  # of the starts, around a first position
-
 
 class Density:
     """A log density with what ``MCMC`` needs: unconstrained positions, and the way back.
@@ -92,9 +90,7 @@ class Density:
     def _on_supports(self, z: dict[str, Array]) -> dict[str, Array]:
         return z | {name: transform(z[name]) for name, transform in self._transforms.items()}
 
-    def starts(
-        self, rng_key: Array, num_chains: int, radius: float = START_RADIUS
-    ) -> dict[str, Array]:
+    def starts(self, rng_key: Array, num_chains: int, radius: float = 1.0) -> dict[str, Array]:
         """Unconstrained positions (C, ...) near the first one; without the axis for one chain."""
         shape = () if num_chains == 1 else (num_chains,)
         keys = dict(zip(self._first, jax.random.split(rng_key, len(self._first)), strict=True))

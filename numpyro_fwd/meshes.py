@@ -255,7 +255,7 @@ def gather(tree: Any) -> Any:
     return on_host(tree)
 
 
-def over_chains(tree: Any, what: str = "num_chains") -> Any:
+def over_chains(tree: Any) -> Any:
     """Arrays that lead with the chains, divided over the axis "chains" of the mesh if it has one.
 
     Raises
@@ -269,7 +269,7 @@ def over_chains(tree: Any, what: str = "num_chains") -> Any:
     size = jax.tree.leaves(tree)[0].shape[0]
     if size % num:
         raise ValueError(
-            f"{what} must be a multiple of the {num} devices along the axis "
+            f"num_chains must be a multiple of the {num} devices along the axis "
             f'"chains" of the mesh; got {size}. Take {size + num - size % num}, or a mesh with '
             "another number."
         )

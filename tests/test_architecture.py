@@ -104,7 +104,7 @@ LAYERS = {
         {"factors"},
         {"metric_functions"},
     ],
-    "coordinates": [{"laws"}, {"learning"}, {"partial"}],
+    "coordinates": [{"laws"}, {"maps"}, {"learning"}, {"partial"}],
     "mcmc": [
         {"derivatives", "noise"},
         {"dependence"},

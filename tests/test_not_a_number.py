@@ -10,7 +10,7 @@ import pytest
 
 from blackjax_ext import precision
 from blackjax_ext.adaptation import report
-from blackjax_ext.coordinates import laws, partial
+from blackjax_ext.coordinates import laws, maps, partial
 from blackjax_ext.smc.cooled import missed_evidence
 from numpyro_fwd.bridge import priors, separate_rows
 from numpyro_fwd.kernels import other_modes, smc_state, subsampled_rows
@@ -56,7 +56,7 @@ def hidden(value):
 def resolved(value):
     """Whether a place has a density where the scale is this."""
     law, pseudo = laws.LocScale(jnp.zeros(1), jnp.array([value])), laws.Pseudo(jnp.zeros(1), 1.0)
-    return bool(laws.unresolved(law, pseudo, jnp.ones(1)) == 0.0)
+    return bool(maps.unresolved(law, pseudo, jnp.ones(1)) == 0.0)
 
 
 def population(**facts):

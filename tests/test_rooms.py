@@ -56,7 +56,7 @@ BUGS = {
         "",
     ),
     "coordinates": Bug(
-        "blackjax_ext/coordinates/laws.py",
+        "blackjax_ext/coordinates/maps.py",
         "slopes + jnp.log(jnp.abs(law.own_scale))",
         "slopes",
     ),
@@ -140,7 +140,7 @@ BUGS = {
         'with jax.default_matmul_precision("default"):',
         tests="tests/laws/test_coarse_products.py",
     ),
-    "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else FEW", "1"),
+    "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else 60", "1"),
     "raising": Bug("blackjax_ext/raising.py", "except (OSError, MemoryError)", "except KeyError"),
     "rows": Bug(
         "blackjax_ext/rows/compensated_sums.py",
@@ -176,7 +176,7 @@ BUGS = {
         "isinstance(other, TableFile)",
     ),
     "adaptation": Bug(
-        "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
+        "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - 0.25 * target", "mean"
     ),
     "top_level": Bug(
         "blackjax_ext/top_level.py", "return given | (replaced or {})", "return given"

@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
 from blackjax_ext.adaptation.windows import AdaptState
-from blackjax_ext.coordinates import laws, learning
+from blackjax_ext.coordinates import learning, maps
 from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import (
     Coordinates,
@@ -155,7 +155,7 @@ class InCoordinates(NamedTuple):
         learned, ratios = learning.learn(old, effect_laws)
 
         def moved(u: Array, old: Any, new: Any, law: Any) -> Array:
-            return u if old is None else laws.moved(law, old, new, u)
+            return u if old is None else maps.moved(law, old, new, u)
 
         @stacked
         def move(u: ArrayTree, old: ArrayTree, new: ArrayTree, laws: Any) -> ArrayTree:

@@ -63,7 +63,6 @@ Evaluate: TypeAlias = Callable[[Array], Array]
 GRADIENT_STEPS = 3  # at first, of at most LENGTHS each
 LENGTHS = 2.0 ** (2 - np.arange(budget.BUDGET.rungs, dtype=np.float32))
 NUDGES = np.array([0.0, -5.0, -2.0, 2.0, 5.0], np.float32)  # units in the last place
-ROUNDING = 16.0  # how often their range is taken off the evidence
 
 
 class Path(NamedTuple):
@@ -223,7 +222,8 @@ def take_turn(
         means = finite(jnp.mean(rungs.reshape(len(pair), -1), axis=0))
         # for each dimension, of a step by a pair of draws: it is never at its end
         height, rungs, least_gain = means[0], means[1:], 0.01 * path.x.size
-    rounding = jnp.where(is_last, 0.0, ROUNDING * jnp.ptp(near))
+    # at the nudged points the density differs by rounding alone: that is taken off the evidence
+    rounding = jnp.where(is_last, 0.0, 16.0 * jnp.ptp(near))
     here = weigh(mean, shape, noise, drawn - rounding)
     from_best = select(is_last, here, path.from_best)
     is_on = path.is_moving & ~is_last

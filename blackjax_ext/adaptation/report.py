@@ -19,8 +19,6 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.precision import NOISE_RESOLUTION
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
-# Steps after the warm-up that met what rounding hides: in number and share, when it is said
-FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 SIGN = (
     "Is its sign right (the log density; minus it where a potential energy is asked for), and are "
     "all priors proper?"
@@ -28,7 +26,6 @@ SIGN = (
 # R-hat of the last window, above which chains are said to disagree. With two effective draws of
 # each of four chains the worst of a thousand coordinates has 1.9 by chance.
 MAX_R_HAT = 2.5
-MAX_SITES_NAMED = 5  # sites, of which no more are named
 
 SiteSizes: TypeAlias = tuple[tuple[str, int], ...]  # leaves: names, and numbers of coordinates
 
@@ -120,8 +117,8 @@ class Hidden(NamedTuple):
     @property
     def is_many(self) -> Array:
         """Whether chains, (C,), may miss what they could not enter or leave."""
-        num, most = self.num_hidden, SHARE_HIDDEN * self.num_steps
-        is_many: Array = (num > FEW_HIDDEN) & (num > most)
+        # of the steps after the warm-up: more than a few, and more than a share
+        is_many: Array = (self.num_hidden > 5) & (self.num_hidden > 0.005 * self.num_steps)
         return is_many
 
 
@@ -305,10 +302,10 @@ def names_of(sites: SiteSizes, places: Any) -> list[str]:
     return [sites[i][0] or "position" for i in indices]
 
 
-def listed(names: list[str]) -> str:
-    """Names in a sentence."""
-    more = len(names) - MAX_SITES_NAMED
-    return ", ".join(names[:MAX_SITES_NAMED]) + (f" and {more} more" if more > 0 else "")
+def listed(names: list[str], most: int = 5) -> str:
+    """Names in a sentence, no more than `most` of them."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def places_message(health: Health, sites: SiteSizes) -> str:

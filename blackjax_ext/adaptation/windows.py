@@ -52,11 +52,7 @@ from jax import Array
 from blackjax_ext.checks import item_of
 from blackjax_ext.metrics.factor import Factor
 
-FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone
-MIN_WARMUP = 20  # below, the step size alone is adapted
-ACCEPTANCE_MEMORY = 25  # steps over which a chain's acceptance is averaged
-PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
 # Chains are apart where the variance of their means is so often that within chains, and so often
 # the square of their drift in the window, of which each has so many effective draws. (A chain that
@@ -197,7 +193,7 @@ class AdaptState(NamedTuple):
         inverse = self.metric.inverse()
         return jnp.broadcast_to(inverse, jnp.shape(self.step_size) + inverse.shape)
 
-    if not TYPE_CHECKING:  # else every name is an attribute
+    if not TYPE_CHECKING:  # type: ignore[misc]  # else every name is an attribute
 
         def __getattr__(self, name: str) -> Any:
             """Say which names there are: NumPyro's state of the same place has others."""
@@ -210,9 +206,9 @@ class AdaptState(NamedTuple):
 
 def ends(num_warmup: int) -> np.ndarray:
     """Iterations after which the metric is renewed."""
-    if num_warmup < MIN_WARMUP:
+    if num_warmup < 20:  # the step size alone is adapted
         return np.array([], dtype=int)
-    return np.unique([round(fraction * num_warmup) for fraction in FRACTIONS]) - 1
+    return np.unique([round(fraction * num_warmup) for fraction in (0.05, 0.15, 0.4, 0.85)]) - 1
 
 
 def init(
@@ -271,9 +267,8 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
 def update_motion(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
     """Count a step of C chains, of which some moved."""
     motion = state.motion
-    rate = (
-        motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / ACCEPTANCE_MEMORY
-    )
+    # of each chain, averaged over about 25 steps
+    rate = motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / 25
     return state._replace(
         motion=Motion(rate, motion.num_steps + 1, motion.num_moved + has_moved.astype(int))
     )
@@ -285,10 +280,10 @@ def rate_to_adapt_to(state: AdaptState, acceptance_rate: Array, target: float) -
     Their mean; while a chain is left behind by others, no more than three quarters of the target.
     """
     mean = jnp.mean(acceptance_rate)
-    # below a quarter of the target a chain is not averaged with others
+    # below a quarter of the target a chain is not averaged with others, and shortens their steps
     num_behind = jnp.sum(state.motion.rate < 0.25 * target)
     is_hiding = (num_behind > 0) & (num_behind < acceptance_rate.size)
-    return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
+    return jnp.where(is_hiding, jnp.minimum(mean, target) - 0.25 * target, mean)
 
 
 def frozen(motion: Motion) -> Array:

@@ -12,7 +12,7 @@ the slope of the log density differs from that of a standard normal by
 :math:`s r^{-1} (g_j - w_j (v^*_j - v_j))` for a scale s.
 
 *What it costs.* Draws and slopes follow from u and its gradient in the current coordinates, by
-:func:`blackjax_ext.coordinates.laws.seen`. What a normal law of the noise says is taken off, not
+:func:`blackjax_ext.coordinates.maps.seen`. What a normal law of the noise says is taken off, not
 what the noise's own law does: a law with tails is not narrower than a normal one of the same scale,
 so that its slopes ask for no observation. No density is evaluated, nothing is differentiated, and
 no draws are kept but their means and products.
@@ -33,8 +33,9 @@ import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
 
-from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import maps
 from blackjax_ext.coordinates.laws import Law, Pseudo
+from blackjax_ext.precision import NOISE_RESOLUTION
 from blackjax_ext.stacking import stacked
 
 
@@ -142,7 +143,7 @@ def look(u: ArrayTree, gradient: ArrayTree, pseudo: ArrayTree, effect_laws: Any)
     """What a draw at `u` shows of each effect: a :class:`Seen`."""
 
     def at(pseudo: Pseudo, u: Array, g: Array, law: Law) -> Seen:
-        effect, slope = laws.seen(law, pseudo, u, g)
+        effect, slope = maps.seen(law, pseudo, u, g)
         log_scale = jnp.broadcast_to(jnp.log(jnp.abs(law.own_scale)), u.shape)
         return Seen(effect, slope, log_scale)
 
@@ -192,7 +193,7 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         # no more than the digits of an effect can show
         size = jnp.maximum(jnp.abs(mean.effect), jnp.sqrt(sums.square / sums.number))
         # of what rounding may hide, of an observation
-        finest = 0.1 * laws.RESOLUTION / jnp.finfo(size.dtype).eps / size
+        finest = 0.1 * NOISE_RESOLUTION / jnp.finfo(size.dtype).eps / size
         found = jnp.minimum(found, finest**2)
         value = jnp.where(found > 0, mean.effect + mean.slope / found, 0.0)
         # below, a window says nothing
@@ -202,7 +203,7 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         )
 
         def wider(law: Law) -> Array:
-            return jnp.log(laws.widths(law, new)) - jnp.log(laws.widths(law, old))
+            return jnp.log(maps.widths(law, new)) - jnp.log(maps.widths(law, old))
 
         change = jax.vmap(wider)(law).mean(axis=0)
         change = jnp.where(jnp.isfinite(change), change, 0.0)  # of a scale that overflows

@@ -16,7 +16,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import maps
 from blackjax_ext.coordinates.laws import AT_THE_MEAN, Law, LocFactor, LocScale, LongWalk, Pseudo
 from blackjax_ext.coordinates.learning import of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
@@ -151,7 +151,7 @@ def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
     def of_leaf(x: Array, pseudo: Pseudo | None, law: Law | None) -> Array:
         if law is None or pseudo is None:
             return jnp.zeros_like(x)
-        return jnp.broadcast_to(laws.rounding(law, pseudo, x), x.shape)
+        return jnp.broadcast_to(maps.rounding(law, pseudo, x), x.shape)
 
     ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, pseudo, placed.laws))
     place = jnp.argmax(ratios)
@@ -168,9 +168,9 @@ def placed_leaf(u: Array, pseudo: Pseudo | None, law: Law | None) -> tuple[Array
     """A leaf of the position, and its part of the log determinant."""
     if law is None or pseudo is None:
         return u, jnp.zeros((), u.dtype)
-    return laws.out(law, pseudo, u)
+    return maps.out(law, pseudo, u)
 
 
 def entered_leaf(x: Array, pseudo: Pseudo | None, law: Law | None) -> Array:
     """The coordinates of a leaf of the position."""
-    return x if law is None or pseudo is None else laws.into(law, pseudo, x)
+    return x if law is None or pseudo is None else maps.into(law, pseudo, x)

@@ -37,6 +37,7 @@ Algorithm 1 and section 3.2.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -128,6 +129,56 @@ def decide(
     return jnp.where(begins, jax.random.bernoulli(rng_key, probability), is_current)
 
 
+def smmala_step(
+    rng_key: PRNGKey,
+    logdensity_fn: LogDensity,
+    step_size: float,
+    preconditioner: metrics.Factor,
+    metric_fn: metrics.MetricFn,
+    is_current: Array,
+    follow: bool | Array,
+    here: Moved,
+) -> Moved:
+    """A step with the metric of the position, which is evaluated where it is not the state's."""
+    before, cached, _ = here
+
+    def metric_here() -> metrics.Factor:
+        return local_state(logdensity_fn, before.position, preconditioner, metric_fn).metric
+
+    # one after the other also under vmap, where both branches run: two eigenvalue problems of a
+    # batch at once can block each other on a CPU with few threads
+    metric = jax.lax.cond(is_current, lambda: before.metric, metric_here)
+    target = logdensity_fn, step_size, preconditioner
+    new, info = smmala.build_kernel()(
+        jax.random.clone(rng_key),  # of two loops one has a turn: the key is used once
+        before._replace(metric=metric),
+        *target,
+        metric_fn=metric_fn,
+    )
+    if follow is not False:
+        cached = jnp.where(follow, root_of(preconditioner, new.metric), cached)
+    return new, cached, info
+
+
+def mala_step(
+    rng_key: PRNGKey,
+    logdensity_fn: LogDensity,
+    step_size: float,
+    preconditioner: metrics.Factor,
+    here: Moved,
+) -> Moved:
+    """A step with the metric that is kept."""
+    before, cached, _ = here
+    outer = metrics.IDENTITY if cached.ndim == 2 else preconditioner
+    root = metrics.Composed(outer, cached)
+    start = mala.MALAState(*before[:3])
+    new, info = mala.build_kernel()(
+        jax.random.clone(rng_key), start, logdensity_fn, step_size, root
+    )
+    moved = smmala.SMMALAState(new.position, new.logdensity, new.logdensity_grad, before.metric)
+    return moved, cached, smmala.SMMALAInfo(*info)
+
+
 def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
     """Build the transition kernel."""
 
@@ -159,46 +210,15 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
             inverse_mass_matrix, ravel_pytree(state.position)[0].size
         )
 
-        def metric_here() -> metrics.Factor:
-            here = local_state(logdensity_fn, state.position, preconditioner, metric_fn)
-            return here.metric
-
-        def smmala_step(here: Moved) -> Moved:
-            before, cached, _ = here
-            # one after the other also under vmap, where both branches run: two eigenvalue problems
-            # of a batch at once can block each other on a CPU with few threads
-            metric = jax.lax.cond(is_current, lambda: before.metric, metric_here)
-            new, info = smmala.build_kernel()(
-                jax.random.clone(key_step),  # of two loops one has a turn: the key is used once
-                before._replace(metric=metric),
-                logdensity_fn,
-                step_size,
-                preconditioner,
-                metric_fn=metric_fn,
-            )
-            if follow is not False:
-                root = root_of(preconditioner, new.metric)
-                cached = jnp.where(follow, root, cached)
-            return new, cached, info
-
-        def mala_step(here: Moved) -> Moved:
-            before, cached, _ = here
-            outer = metrics.IDENTITY if cached.ndim == 2 else preconditioner
-            root = metrics.Composed(outer, cached)
-            start = mala.MALAState(*before[:3])
-            new, info = mala.build_kernel()(
-                jax.random.clone(key_step), start, logdensity_fn, step_size, root
-            )
-            moved = smmala.SMMALAState(
-                new.position, new.logdensity, new.logdensity_grad, before.metric
-            )
-            return moved, cached, smmala.SMMALAInfo(*info)
+        target = key_step, logdensity_fn, step_size, preconditioner
+        smmala_turn = partial(smmala_step, *target, metric_fn, is_current, follow)
+        mala_turn = partial(mala_step, *target)
 
         no = jnp.array(False)
         nothing = smmala.SMMALAInfo(jnp.zeros_like(state.logdensity), no, no)
         here = smmala.SMMALAState(*state[:4]), state.cached, nothing
         # not two branches: XLA copies all that a branch hands on, and both metrics are (D, D)
-        new, cached, info = once(~refresh, mala_step, once(refresh, smmala_step, here))
+        new, cached, info = once(~refresh, mala_turn, once(refresh, smmala_turn, here))
         new_state = ALSMMALAState(*new[:4], cached, refresh, state.iteration + 1)
         return new_state, ALSMMALAInfo(*info, refresh)
 

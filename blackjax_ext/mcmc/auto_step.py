@@ -45,9 +45,6 @@ from blackjax_ext.precision import inner
 from blackjax_ext.types import select
 
 MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
-# Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of a
-# narrow band the way back selects the same step less often, and more trials are needed
-SLACK = 0.01
 THERE, BACK, FINISHED = range(3)
 
 Leap = Callable[["PhasePoint", Array], "PhasePoint"]
@@ -121,9 +118,13 @@ class StepSearch(NamedTuple):
 
 
 def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
-    """Draw b uniformly in (0.99, 1) and a in (0, 0.5)."""
+    """Draw b uniformly in (0.99, 1) and a in (0, 0.5).
+
+    Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of
+    a narrow band the way back selects the same step less often, and more trials are needed.
+    """
     u = 1.0 - jax.random.uniform(rng_key, (2,), dtype)  # log(0) is not drawn
-    return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(0.5 * u[1]))
+    return Band(-jnp.log1p(-0.01 * u[0]), -jnp.log(0.5 * u[1]))
 
 
 def log_joint_ratio(start: PhasePoint, end: PhasePoint) -> Array:

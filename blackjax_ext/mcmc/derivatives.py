@@ -36,10 +36,6 @@ SERVING: dict[Wanted, tuple[Differentiation, ...]] = {
     "forward": ("forward",),
     "none": ("forward", "reverse", "gradients", "none"),
 }
-DIFFERENCE_WIDTH = (
-    0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
-)
-MAX_WIDTH_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
 
 
 def differentiation_of(
@@ -177,10 +173,10 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         moved = (ends[0] - ends[1]) @ v / (v @ v)  # as rounded
         second = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
         is_finite = jnp.isfinite(second).all()
-        better = DIFFERENCE_WIDTH * jnp.abs(v @ second) ** -0.5
-        better = jnp.clip(
-            jnp.where(is_finite, better, 0.0), h / MAX_WIDTH_CHANGE, h * MAX_WIDTH_CHANGE
-        )
+        # a tenth of the scale of the density: truncation 0.2 %, rounding 5 eps |g|
+        better = 0.1 * jnp.abs(v @ second) ** -0.5
+        # where rounding or an overflow says nothing of the next width
+        better = jnp.clip(jnp.where(is_finite, better, 0.0), h / 1e3, h * 1e3)
         return jnp.clip(better, least, most), jnp.where(is_finite, second, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)

@@ -1,5 +1,6 @@
 """Langevin moves in a metric of the position, and the state that keeps it."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
@@ -88,3 +89,23 @@ def metric_move(
         )
 
     return langevin.move(rng_key, state, step_size, preconditioner, point, state_at)
+
+
+def metric_kernel(
+    default: metrics.MetricFn,
+) -> Callable[..., tuple[MetricState, langevin.MoveInfo]]:
+    """The kernel of :func:`metric_move`, with the metric `default` where none is given."""
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: MetricState,
+        logdensity_fn: LogDensity,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        metric_fn: metrics.MetricFn = default,
+    ) -> tuple[MetricState, langevin.MoveInfo]:
+        """One step: one gradient, one metric, and its derivative if the state has that."""
+        return metric_move(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn)
+
+    return kernel

@@ -35,7 +35,7 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 from blackjax_ext import metrics
 from blackjax_ext.mcmc.langevin import MoveInfo as MMALAInfo
 from blackjax_ext.mcmc.metric_moves import MetricState as MMALAState
-from blackjax_ext.mcmc.metric_moves import init_metric, metric_move
+from blackjax_ext.mcmc.metric_moves import init_metric, metric_kernel
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -59,20 +59,7 @@ def init(
 
 def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
     """Build the transition kernel."""
-
-    def kernel(
-        rng_key: PRNGKey,
-        state: MMALAState,
-        logdensity_fn: LogDensity,
-        step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
-        *,
-        metric_fn: metrics.MetricFn = METRIC,
-    ) -> tuple[MMALAState, MMALAInfo]:
-        """One step: one gradient, one metric and its derivative."""
-        return metric_move(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn)
-
-    return kernel
+    return metric_kernel(METRIC)
 
 
 @top_level(init, build_kernel)

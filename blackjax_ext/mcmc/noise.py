@@ -6,8 +6,6 @@ import jax
 from jax import Array
 from jax.typing import DTypeLike
 
-NUM_NOISE_BLOCKS = 2
-ROUND = 128
 MAX_UNBLOCKED = 4096
 
 
@@ -27,8 +25,6 @@ def in_blocks(draw: Callable[[Array, int], Array], rng_key: Array, size: int) ->
     """
     if size <= MAX_UNBLOCKED:
         return draw(rng_key, size)
-    length = -(-size // (NUM_NOISE_BLOCKS * ROUND)) * ROUND
-    blocks: Array = jax.lax.map(
-        lambda key: draw(key, length), jax.random.split(rng_key, NUM_NOISE_BLOCKS)
-    )
+    length = 128 * -(-size // (2 * 128))
+    blocks: Array = jax.lax.map(lambda key: draw(key, length), jax.random.split(rng_key, 2))
     return blocks.ravel()[:size]

@@ -36,7 +36,7 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 from blackjax_ext import metrics
 from blackjax_ext.mcmc.langevin import MoveInfo as SMMALAInfo
 from blackjax_ext.mcmc.metric_moves import MetricState as SMMALAState
-from blackjax_ext.mcmc.metric_moves import init_metric, metric_move
+from blackjax_ext.mcmc.metric_moves import init_metric, metric_kernel
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -60,20 +60,7 @@ def init(
 
 def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
     """Build the transition kernel."""
-
-    def kernel(
-        rng_key: PRNGKey,
-        state: SMMALAState,
-        logdensity_fn: LogDensity,
-        step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
-        *,
-        metric_fn: metrics.MetricFn = METRIC,
-    ) -> tuple[SMMALAState, SMMALAInfo]:
-        """One step: one gradient, one metric."""
-        return metric_move(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn)
-
-    return kernel
+    return metric_kernel(METRIC)
 
 
 @top_level(init, build_kernel)

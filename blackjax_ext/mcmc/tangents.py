@@ -14,19 +14,17 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.typing import DTypeLike
 
-from blackjax_ext.checks import check_count
+from blackjax_ext.checks import check_choice, check_count
 from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.noise import in_blocks, standard_normal
 from blackjax_ext.types import LogDensity
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
-TANGENT_LAWS = ("sphere", "rademacher")
 
 
 def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
     """Raise ValueError unless a frame of `num_tangents` `tangents` exists in `size` dimensions."""
-    if tangents not in TANGENT_LAWS:
-        raise ValueError(f"tangents must be one of {TANGENT_LAWS}; got {tangents!r}.")
+    check_choice("tangents", tangents, ("sphere", "rademacher"))
     check_count("num_tangents", num_tangents, most=size, of="dimensions of the position")
 
 

@@ -1,6 +1,7 @@
 """The structures of a metric: diagonal, dense, in blocks, by eigenvectors, composed of two."""
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ from jax import Array
 from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import select
+
+D = TypeVar("D", bound="Dense")
 
 
 @jax.tree_util.register_dataclass
@@ -192,9 +195,7 @@ class Dense(Factor):
         """See `Factor.shrink`; with the mean weight, because the blend must be a metric."""
         weight, eye = jnp.mean(weights), jnp.eye(weights.size, dtype=weights.dtype)
         blend = weight * covariance + (1 - weight) * eye
-        new = self.compose(triangular(jnp.linalg.cholesky(blend)))
-        is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return select(is_finite, new, self)
+        return if_finite(self.compose(triangular(jnp.linalg.cholesky(blend))), self)
 
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Dense":
         """See `Factor.balanced`; more of the identity is added the fewer draws there are."""
@@ -204,10 +205,8 @@ class Dense(Factor):
         mean = geometric_mean(
             covariance / scale[:, None] / scale + ridge, curvature * scale[:, None] * scale + ridge
         )
-        new = self.compose(mean.scaled(scale))
         old = Dense(self.inverse_sqrt, self.sqrt, self.log_determinant)
-        is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return select(is_finite, new, old)
+        return if_finite(self.compose(mean.scaled(scale)), old)
 
     def scaled(self, ratio: Array) -> "Dense":
         """See `Factor.scaled`."""
@@ -277,8 +276,13 @@ class Blocks(Dense):
         # the weights of a block are equal, so the blend is symmetric
         blend = jnp.where(is_together, weight * covariance + (1 - weight) * eye, 0.0)
         new = self._in_blocks(self.compose(triangular(jnp.linalg.cholesky(blend))), self.labels)
-        is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return select(is_finite, new, self)
+        return if_finite(new, self)
+
+
+def if_finite(new: D, old: D) -> D:
+    """`new`, or `old` where its factors are not finite: no Cholesky factor was found."""
+    is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
+    return select(is_finite, new, old)
 
 
 def are_together(labels: Array) -> Array:
@@ -409,10 +413,6 @@ def triangular(cholesky: Array) -> Dense:
     return Dense(cholesky, inverse, -2.0 * jnp.sum(jnp.log(jnp.diagonal(cholesky))))
 
 
-RIDGE = 0.1  # of the identity, for as many draws as dimensions
-FEW = 5.0  # draws, for which as much is believed of what was known before
-
-
 def balance(variances: Array, curvatures: Array, num_draws: Array) -> Array:
     r"""Sds :math:`(v / c)^{1/4}` by the variances of draws and of gradients; 1 if of no use.
 
@@ -423,7 +423,8 @@ def balance(variances: Array, curvatures: Array, num_draws: Array) -> Array:
     is_usable &= jnp.isfinite(curvatures) & (curvatures > 0)
     logs = jnp.log(jnp.where(is_usable, variances, 1.0))
     logs -= jnp.log(jnp.where(is_usable, curvatures, 1.0))
-    return jnp.exp(0.25 * num_draws / (num_draws + FEW) * logs)
+    # of five draws as much is believed as of what was known before
+    return jnp.exp(0.25 * num_draws / (num_draws + 5.0) * logs)
 
 
 def geometric_mean(covariance: Array, curvature: Array) -> Dense:

@@ -29,7 +29,6 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.smc.tempered import COVARIANCE, population_metric
 
 COLDEST = 8.0  # the last temperature: a normal is then a third as wide
-SURE = 3.0  # standard errors that are taken off the mass of a place
 
 
 class Place(NamedTuple):
@@ -99,6 +98,7 @@ def missed_evidence(share: float, log_weights: np.ndarray) -> float:
     if np.isneginf(top):
         return float(np.log1p(-share)) if share < 1 else -np.inf
     weights = np.exp(values - top)
-    least = weights.mean() - SURE * weights.std() / weights.size**0.5
+    # three standard errors are taken off the mass of a place
+    least = weights.mean() - 3.0 * weights.std() / weights.size**0.5
     with np.errstate(divide="ignore"):
         return float(np.logaddexp(np.log1p(-share), top + np.log(max(least, 0.0))))

@@ -268,13 +268,7 @@ def build_kernel(
         remembered = sampler.correlation(population.log_weights, earlier, local.loglikelihood)
         variance = state.variance + gain + jnp.sum(gains)
         new_state = LangevinSMCState(
-            jax.vmap(unravel)(x),
-            local,
-            temperature,
-            population.log_weights,
-            population.log_evidence,
-            variance,
-            ancestors,
+            jax.vmap(unravel)(x), local, temperature, *population[1:], variance, ancestors
         )
         info = info_of_moves(new_state, moved, is_resampled, later, loglikelihood, ess, remembered)
         return new_state, info

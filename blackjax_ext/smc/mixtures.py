@@ -23,7 +23,6 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 
 STRENGTH = 10.0  # particles' worth of the variances within all components
-MIN_COMPONENT_SHARE = 0.1  # of the proposals, for all components together
 
 
 class Mixture(NamedTuple):
@@ -118,5 +117,5 @@ def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture
     within = total @ seconds
     count = (total * size)[:, None]
     variances = (count * seconds + STRENGTH * within) / (count + STRENGTH)
-    log_shares = jnp.log((1.0 - MIN_COMPONENT_SHARE) * total + MIN_COMPONENT_SHARE / total.size)
+    log_shares = jnp.log(0.9 * total + 0.1 / total.size)  # a tenth for all components alike
     return Mixture(log_shares, means, jnp.maximum(variances, 1e-5))  # of that of all particles

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.checks import check_count
+from blackjax_ext.checks import check_choice, check_count
 from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.mcmc.noise import standard_normal
@@ -21,11 +21,10 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
-from blackjax_ext.smc.proposals import MODES, GradientMode, leapfrog
+from blackjax_ext.smc.proposals import PROPOSALS, GradientMode, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
 from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered, variances
 
-PROPOSALS = ("langevin", "random_walk")
 SET_BY_THE_MOVE = ("logdensity_fn", "step_size", "inverse_mass_matrix")
 
 
@@ -101,8 +100,7 @@ class Unadjusted:
         num_integration_steps: int = 1,
         differentiation: GradientMode | None = None,
     ):
-        if proposal not in PROPOSALS:
-            raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
+        check_choice("proposal", proposal, PROPOSALS)
         is_walk = proposal == "random_walk"
         if is_walk and differentiation not in (None, "none"):
             raise ValueError(
@@ -111,8 +109,7 @@ class Unadjusted:
             )
         if differentiation is None:
             differentiation = "none" if is_walk else "reverse"
-        if differentiation not in MODES:
-            raise ValueError(f"differentiation must be one of {MODES}; got {differentiation!r}.")
+        check_choice("differentiation", differentiation, ("reverse", "forward", "none"))
         check_count("num_integration_steps", num_integration_steps)
         self.l_kernel = as_l_kernel(l_kernel)
         self.num_integration_steps = num_integration_steps

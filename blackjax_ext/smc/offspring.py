@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
 
-PARTS = (8, 3)  # an eighth, a third or all of the population is evaluated
-
 
 def evaluate_distinct(
     evaluate: Callable[[Array], ArrayTree], x: Array, ancestors: Array
@@ -27,7 +25,8 @@ def evaluate_distinct(
     first = jnp.full(size, size).at[ancestors].min(jnp.arange(size))[ancestors]
     is_first = first == jnp.arange(size)
     place = (jnp.cumsum(is_first) - 1)[first]
-    numbers = sorted({-(-size // part) for part in PARTS} - {size})
+    # an eighth, a third or all of the population is evaluated
+    numbers = sorted({-(-size // part) for part in (8, 3)} - {size})
 
     def evaluate_some(num: int) -> Callable[[Array], ArrayTree]:
         def run(x: Array) -> ArrayTree:

@@ -61,6 +61,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import (
+    check_choice,
     check_count,
     check_particles,
     check_positive,
@@ -73,7 +74,7 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.offspring import evaluate_distinct
-from blackjax_ext.smc.proposals import Move, leapfrog, leapfrog_step
+from blackjax_ext.smc.proposals import PROPOSALS, Move, leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.training import (
     Evaluate,
@@ -86,8 +87,6 @@ from blackjax_ext.smc.training import (
 )
 from blackjax_ext.top_level import public
 from blackjax_ext.types import Function, LogDensity
-
-PROPOSAL_NAMES = ("langevin", "random_walk")
 
 
 class OpenHorizonState(NamedTuple):
@@ -172,6 +171,44 @@ def init(
     )
 
 
+class Moves(NamedTuple):
+    """How particles move: by leapfrog steps K along the gradient, or without it.
+
+    If `is_guided` the first gradient is that on the new batch.
+    """
+
+    is_driven: bool
+    is_guided: bool
+    num_steps: int
+
+    def drift(self, local: Evaluation) -> Array:
+        """The gradient that a step follows."""
+        return local.gradient if self.is_driven else jnp.zeros_like(local.gradient)
+
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        before: Population,
+        evaluators: tuple[Evaluate, Evaluate],
+        step_size: float,
+        metric: Factor,
+    ) -> Move:
+        """K steps, the last of which also finds the gradient in the parameters."""
+        evaluate, evaluate_both = evaluators
+        x, local, ancestors = before.particles
+        previous = local
+        if self.is_guided:
+            local = evaluate_distinct(evaluate, x, ancestors)
+        momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
+        functions, num_first = (evaluate, self.drift), self.num_steps - 1
+        move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
+        move = leapfrog_step(move, evaluate_both, self.drift, step_size, metric)
+        if self.is_driven:
+            return move
+        # a random walk does not use the gradient at its end, which is thus not computed
+        return move._replace(local=move.local._replace(gradient=previous.gradient))
+
+
 def build_kernel(
     proposal: str = "langevin",
     *,
@@ -192,38 +229,13 @@ def build_kernel(
     check_share("ess_threshold", ess_threshold)
     check_share("weight_ess", weight_ess)
     check_count("num_integration_steps", num_integration_steps)
-    if proposal not in PROPOSAL_NAMES:
-        raise ValueError(f"proposal must be one of {PROPOSAL_NAMES}; got {proposal!r}.")
+    check_choice("proposal", proposal, PROPOSALS)
     weigh_back = as_l_kernel(l_kernel)
     is_driven = proposal == "langevin"
     if guided and not is_driven:
         raise ValueError(f"guided is for proposal='langevin', which has a gradient; got {guided}.")
     guided = is_driven if guided is None else guided
-
-    def drift(local: Evaluation) -> Array:
-        return local.gradient if is_driven else jnp.zeros_like(local.gradient)
-
-    def move_on(
-        rng_key: PRNGKey,
-        before: Population,
-        evaluators: tuple[Evaluate, Evaluate],
-        step_size: float,
-        metric: Factor,
-    ) -> Move:
-        """K leapfrog steps, the last of which also finds the gradient in the parameters."""
-        evaluate, evaluate_both = evaluators
-        x, local, ancestors = before.particles
-        previous = local
-        if guided:
-            local = evaluate_distinct(evaluate, x, ancestors)
-        momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
-        functions, num_first = (evaluate, drift), num_integration_steps - 1
-        move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
-        move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
-        if is_driven:
-            return move
-        # a random walk does not use the gradient at its end, which is thus not computed
-        return move._replace(local=move.local._replace(gradient=previous.gradient))
+    move_on = Moves(is_driven, guided, num_integration_steps)
 
     def kernel(
         rng_key: PRNGKey,
@@ -256,14 +268,10 @@ def build_kernel(
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
         position = jax.vmap(unravel)(move.position)
         info = info_of(after, log_factors, weights, is_resampled, kept_share, power)
+        trained = state.params, state.opt_state, info.loss
+        energy = mean_energy(potential_fn, position, batch, weights)
         params, opt_state = update_parameters(
-            optimizer,
-            weights,
-            move.local.slope,
-            state.params,
-            state.opt_state,
-            info.loss,
-            mean_energy(potential_fn, position, batch, weights),
+            optimizer, weights, move.local.slope, *trained, energy
         )
         return OpenHorizonState(position, params, opt_state, local, *after[1:]), info
 

@@ -33,7 +33,7 @@ from blackjax_ext.metrics.factor import Factor
 
 ValueAndGradient: TypeAlias = Callable[[Array], tuple[Array, Array]]
 GradientMode: TypeAlias = Literal["reverse", "forward", "none"]
-MODES = ("reverse", "forward", "none")
+PROPOSALS = ("langevin", "random_walk")
 
 
 class Move(NamedTuple):

@@ -54,8 +54,6 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-LEAST_POWER = -40.0  # of two: below it factors change nothing
-
 
 class Population(NamedTuple):
     """Weighted particles.
@@ -142,7 +140,8 @@ def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Arra
         return jnp.where(is_even, middle, low), jnp.where(is_even, high, middle)
 
     zero = jnp.zeros((), differences.dtype)
-    low, _ = jax.lax.fori_loop(0, 30, halve, (zero + LEAST_POWER, zero))
+    # powers of two: below 2^-40 factors change nothing
+    low, _ = jax.lax.fori_loop(0, 30, halve, (zero - 40.0, zero))
     power = jnp.where(power_of(zero)[1], 1.0, jnp.exp2(low))
     return soft(power, differences) + power * peak, power
 

@@ -78,9 +78,7 @@ from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 
-# of the groups: proposals have heavy tails, and angles that are halved up to so many times
-HEAVY_SHARE, NUM_SHORTER = 0.3, 5
-DEGREES = 1  # of freedom, of these proposals
+HEAVY_SHARE = 0.3  # of the groups, whose proposals have heavy tails
 FEW_ROWS = 64  # of a group, up to which all are read even if the expansion would reject
 
 
@@ -266,17 +264,19 @@ def proposed(rng_key: PRNGKey, z: Array) -> Proposed:
     key_heavy, key_halved, key_noise, key_scale = jax.random.split(rng_key, 4)
     num_groups, width = z.shape
     is_heavy = jax.random.bernoulli(key_heavy, HEAVY_SHARE, (num_groups,))
-    halved = jnp.minimum(jax.random.geometric(key_halved, 0.5, (num_groups,)) - 1, NUM_SHORTER)
+    # how often their angles are halved: five times at most
+    halved = jnp.minimum(jax.random.geometric(key_halved, 0.5, (num_groups,)) - 1, 5)
     # the autocorrelation of a normal is cos(2) = -0.4
     angle = 2.0 * jnp.exp2(-jnp.where(is_heavy, halved, 0).astype(z.dtype))[:, None]
 
     noise = jax.random.normal(key_noise, z.shape, z.dtype)
-    normals = jax.random.normal(key_scale, (num_groups, DEGREES + width), z.dtype)
-    heavy = noise * jnp.sqrt((DEGREES + squares(z)) / squares(normals))[:, None]
+    # of Student's t with one degree of freedom
+    normals = jax.random.normal(key_scale, (num_groups, 1 + width), z.dtype)
+    heavy = noise * jnp.sqrt((1 + squares(z)) / squares(normals))[:, None]
     new = jnp.cos(angle) * z + jnp.sin(angle) * jnp.where(is_heavy[:, None], heavy, noise)
 
     def energy(z: Array) -> Array:
-        of_t = 0.5 * (DEGREES + width) * jnp.log1p(squares(z) / DEGREES)
+        of_t = 0.5 * (1 + width) * jnp.log1p(squares(z))
         return jnp.where(is_heavy, of_t, 0.5 * squares(z))
 
     return Proposed(new, energy(new) - energy(z), is_heavy)

@@ -63,7 +63,6 @@ from blackjax_ext.subsampling.mode import (
 from blackjax_ext.types import Function
 
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
-BESIDE = 1e-3  # standard deviations
 # of the hyperparameters, to a fraction of their standard deviations
 SEARCH = {"xtol": 0.02, "ftol": 1e-7, "maxiter": 10}
 
@@ -193,8 +192,9 @@ def log_marginal(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
     # Newton steps to the mode of the groups
     for _ in range(3):
         v = laplace_approximation(gradient, v)[0]
-    # beside the mode: densities written with y ** 2.0 have no third derivative at zero
-    v = jax.lax.stop_gradient(v) + BESIDE
+    # beside the mode, by a thousandth of an sd: densities written with y ** 2.0 have no third
+    # derivative at zero
+    v = jax.lax.stop_gradient(v) + 1e-3
     precisions = gradient_and_blocks(gradient, v)[1]
     # precisions are one at the start, and near zero far from it under a prior with heavy tails
     squares = precisions @ jnp.swapaxes(precisions, 1, 2) + TOLERANCES.singular**2 * jnp.eye(

@@ -53,16 +53,14 @@ from blackjax_ext.subsampling.passes import (
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
 
-# standard deviations beyond the root of the dimension up to which bounds hold
-BEYOND = 4.0
-# a bound of a remainder that is not zero, where its own is less than float32 holds
-LEAST = 1e-30
-
 
 def radius_of(posterior: LinearPredictor, size: int) -> float:
-    """R for P whitened coordinates; infinite where all bounds hold everywhere."""
+    """R for P whitened coordinates; infinite where all bounds hold everywhere.
+
+    Else they hold up to four standard deviations beyond the root of the dimension.
+    """
     is_global = all(kind.norm is not None for kind in posterior.kinds)
-    return math.inf if is_global else math.sqrt(size) + BEYOND
+    return math.inf if is_global else math.sqrt(size) + 4.0
 
 
 def norms(matrices: Array) -> Array:
@@ -250,13 +248,7 @@ def row_bounds(
         of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
         parts = of_rows(design.eta, design.matrix, design.rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
-
-        def product(matrix: Array, dy: Array, db: Array) -> Array:
-            """Product with the coordinates that each row sees, shape (n, K)."""
-            of_shared: Array = matrix[..., : dy.size] @ dy
-            if not predictor.has_groups:
-                return of_shared
-            return of_shared + jnp.einsum("nkd,nd->nk", matrix[..., dy.size :], db[level])
+        product = partial(seen_product, predictor.has_groups, level)
 
         def deviation(step: tuple[Array, Array]) -> tuple[Array, Array]:
             moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
@@ -272,9 +264,8 @@ def row_bounds(
             return off / (100 * matrix.shape[-1] ** 0.5 * eps), jnp.any(changed, axis=0)
 
         deviations, changed = jax.lax.map(deviation, tried)
-        reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
         change = jax.vmap(partial(felt, rows_of))(design.eta, product(matrix, *step))
-        change = jnp.abs(change) / reach
+        change = jnp.abs(change) / jax.vmap(rows_of.reach)(design.eta, design.rows)
         sums = [sums_of(predictor, design, level, is_new)]
         if order == 3:
             sums.append(cubes_of(predictor, design, level, is_new))
@@ -291,8 +282,15 @@ def row_bounds(
     arrow, *cubic = ([total.value() for total in part] for part in sums)
     not_affine, not_known, change = worst.rows(rows_of.num_rows)
     third = Cubic(*cubic[0]) if cubic else None
-    steepness_of = steep[0] if steep else None
-    return RowBounds(Arrow(*arrow), third, not_affine, not_known, change, psi, steepness_of)
+    return RowBounds(Arrow(*arrow), third, not_affine, not_known, change, psi, *(steep or [None]))
+
+
+def seen_product(has_groups: bool, level: Array, matrix: Array, dy: Array, db: Array) -> Array:
+    """Product with the coordinates that each row sees, shape (n, K)."""
+    of_shared: Array = matrix[..., : dy.size] @ dy
+    if not has_groups:
+        return of_shared
+    return of_shared + jnp.einsum("nkd,nd->nk", matrix[..., dy.size :], db[level])
 
 
 def steps_tried(frame: Whitening, y: Array, b: Array) -> tuple[Array, Array]:
@@ -345,4 +343,4 @@ def remainder_bounds(curved: Array, total: Array, is_curved: Array, order: int) 
     """
     psi = (norms(curved) ** (order + 1) + total) / math.factorial(order + 1)
     psi = jnp.where(jnp.isnan(psi), jnp.inf, psi)
-    return jnp.where(is_curved, jnp.maximum(psi, LEAST), psi)
+    return jnp.where(is_curved, jnp.maximum(psi, 1e-30), psi)

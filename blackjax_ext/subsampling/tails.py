@@ -28,7 +28,6 @@ DISTANCE = 4.0  # standard deviations
 MAX_GAP = 3.0  # a gap from which on tails are missed
 # rows that tell; where there are more, these are drawn in proportion to bounds
 NUM_ROWS_COMPARED = 4096
-NUM_SEEN = 16  # rows along whose predictors is looked
 
 
 def may_differ(expansion: Expansion) -> bool:
@@ -62,10 +61,11 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
 
 def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:
     """Unit vectors along the predictors of rows drawn in proportion to their bounds, (m, D)."""
-    if expansion.num_rows <= NUM_SEEN:
+    num_seen = 16
+    if expansion.num_rows <= num_seen:
         rows = jnp.arange(expansion.num_rows)
     else:
-        rows = alias_table.draw(rng_key, expansion.table, (NUM_SEEN,))
+        rows = alias_table.draw(rng_key, expansion.table, (num_seen,))
     matrix = jacobians(expansion.grouped, expansion.position, rows) @ expansion.frame.root
     along: Array = matrix.reshape(-1, matrix.shape[-1])
     length = jnp.linalg.norm(along, axis=1, keepdims=True)

@@ -270,16 +270,14 @@ def thin(
             key_next,
         )
 
-    zero, groups = jnp.zeros((), int), jnp.zeros(expansion.num_groups, dtype)
-    first = Events(
-        zero,
-        jnp.zeros((), dtype),
-        groups > 0,
-        jnp.full_like(groups, rule.start),
-        zero,
-        rng_key,
-    )
-    return jax.lax.while_loop(is_going, body, first)
+    return jax.lax.while_loop(is_going, body, no_events(rng_key, expansion.num_groups, rule, dtype))
+
+
+def no_events(rng_key: PRNGKey, num_groups: int, rule: EventRule, dtype: Any) -> Events:
+    """Those before the first."""
+    zero, groups = jnp.zeros((), int), jnp.zeros(num_groups, dtype)
+    value = jnp.full_like(groups, rule.start)
+    return Events(zero, jnp.zeros((), dtype), groups > 0, value, zero, rng_key)
 
 
 def first_likely(times: Array, is_likely: Array) -> tuple[Array, Array, Array]:

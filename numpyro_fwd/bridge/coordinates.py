@@ -12,7 +12,7 @@ import jax
 from jax import Array
 from numpyro.distributions import biject_to, constraints
 
-from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import maps
 from blackjax_ext.coordinates.laws import Law, LocScale, Pseudo
 from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.mcmc.dependence import dependent
@@ -79,7 +79,7 @@ class placing(Messenger):
         self.is_real[name] = is_plain and type(law) is LocScale and fn.support is constraints.real
         value = self.given[name]
         if self.pseudo is not None:
-            value, log_det = laws.out(law, self.pseudo[name], value)
+            value, log_det = maps.out(law, self.pseudo[name], value)
             self.log_det += log_det
         self.values[name] = value
         msg["value"] = biject_to(msg["fn"].support)(value)
@@ -163,7 +163,7 @@ class ModelCoordinates:
         def entered(position: dict[str, Array], pseudo: dict[str, Any]) -> dict[str, Array]:
             found = self.run(position, None).laws.items()
             return position | {
-                name: laws.into(law, pseudo[name], position[name]) for name, law in found
+                name: maps.into(law, pseudo[name], position[name]) for name, law in found
             }
 
         result: dict[str, Array] = stacked(entered)(position, pseudo)

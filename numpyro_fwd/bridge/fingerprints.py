@@ -19,7 +19,6 @@ from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
-MOST_CONSTANT = 10_000  # entries of the constants of a program that is kept
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
 
 
@@ -239,7 +238,7 @@ def key_of_program(traced: Any, *structures: Any) -> Hashable:
     That calls Python, or holds data: it would be another one for others, and keep them in memory.
     `structures` are those of its arguments.
     """
-    if sum(map(np.size, traced.jaxpr.consts)) > MOST_CONSTANT:
+    if sum(map(np.size, traced.jaxpr.consts)) > 10_000:  # entries: data
         return None
     if any("callback" in name for name in primitives_in(traced.jaxpr)):
         return None

@@ -23,7 +23,6 @@ from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
 UNWRAPPED = "_unwrapped"  # the end of the names that numpyro's CircularReparam gives
-ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision has many equal ones
 
 
 def check_latents(sites: Sites) -> list[str]:
@@ -152,7 +151,8 @@ def shares_of_ties(z: SiteValues) -> dict[str, Any]:
     """Of each site the share of equal or infinite draws, in the coordinate with the most."""
 
     def share(leaf):
-        ordered = jnp.sort(leaf[:ENOUGH].reshape(min(leaf.shape[0], ENOUGH), -1), axis=0)
+        leaf = leaf[:10_000]  # of more than 2^17, single precision has many equal ones
+        ordered = jnp.sort(leaf.reshape(leaf.shape[0], -1), axis=0)
         is_tied = (ordered[1:] == ordered[:-1]) | ~jnp.isfinite(ordered[1:])
         return jnp.max(jnp.mean(is_tied, axis=0), initial=0.0)
 

@@ -52,13 +52,8 @@ from numpyro_fwd.bridge.traces import first_sites, is_latent
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
-NUM = 32  # rows of a small minibatch
 MOST_ROWS = 4096  # rows that are read at once
-LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
 DIRECTIONS = 4  # in which latents change
-# of the latents: where they are large a density may overflow, and beside far covariates all are
-SIZES = (1.0, 1e-3, 1e-6)
-ROUNDED, DIGITS = 1e-3, 40.0  # of a value, and of what a change of last digits makes of it
 WAY_OUT = (
     "Compute what rows share from the data of all rows, before the plate or outside of the model "
     "(x = x - x.mean(0), then x[rows]); or sample the model without subsample_size, by "
@@ -355,7 +350,8 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
 def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any) -> int:
     """How many of so many rows are read at once: as many as memory has place for."""
     most = min(num_rows - 1, MOST_ROWS)  # of as many as there are numpyro.subsample takes none
-    if most <= FEW:
+    largest, few = 2**26, 256  # numbers that are computed of them, unless they are so few
+    if most <= few:
         return most
 
     def numbers(num):
@@ -364,10 +360,10 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
         equations = equations_in(program_with(arguments, program, *rest))
         return sum(math.prod(each.aval.shape) for step in equations for each in step.outvars)
 
-    if (all_numbers := numbers(most)) <= LARGEST:
+    if (all_numbers := numbers(most)) <= largest:
         return most
     each = (all_numbers - numbers(1)) // most
-    return min(most, max(LARGEST // max(each, 1), FEW))
+    return min(most, max(largest // max(each, 1), few))
 
 
 def some_rows(num_rows: int, num: int) -> np.ndarray:
@@ -391,8 +387,8 @@ def exchanged(rows: np.ndarray, num_rows: int) -> tuple[Cases, np.ndarray]:
 
 
 def in_minibatches(num: int) -> np.ndarray:
-    """Places of so many rows in minibatches, shape (sets, n), of which some are there twice."""
-    size = max(min(NUM, num // 2), 1)
+    """Places of so many rows in minibatches, shape (sets, n <= 32); some are there twice."""
+    size = max(min(32, num // 2), 1)
     places = np.random.default_rng(0).permutation(num)
     return np.resize(places, (-(-num // size), size))
 
@@ -407,7 +403,8 @@ def check_plate(
 ) -> None:
     """Raise ValueError for the rows of a plate that are not apart."""
     cases, is_kept = exchanged(rows, num_rows)
-    for size in SIZES:
+    # of the latents: where they are large a density may overflow, and beside far covariates all are
+    for size in (1.0, 1e-3, 1e-6):
         together = read(size, cases)
         if all(np.isfinite(leaf).all() for leaf in together.values()):
             break
@@ -447,7 +444,8 @@ def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
     `moved` are values with other last digits of the latents.
     """
     noise = np.abs(moved - values)
-    allowed = ROUNDED * (spread(values) + np.abs(values)) + DIGITS * (noise + mean_of(noise))
+    # of a value, and of what a change of last digits makes of it
+    allowed = 1e-3 * (spread(values) + np.abs(values)) + 40.0 * (noise + mean_of(noise))
     return not is_within(values, few, allowed)
 
 

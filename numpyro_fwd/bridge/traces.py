@@ -24,8 +24,6 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
-RADIUS = 0.1
-
 
 def first_sites(
     rng_key: Array,
@@ -66,7 +64,7 @@ def drawn_on_host(init_strategy: Function) -> Function | None:
 
 
 def drawn_uniformly(rng: np.random.Generator, site: Site) -> Any:
-    """A value of a continuous latent site, of which no coordinate is beyond RADIUS."""
+    """A value of a continuous latent site, of which no coordinate is beyond 0.1."""
     if not is_latent(site) or site["value"] is not None or site["fn"].support.is_discrete:
         return None
     fn = site["fn"]
@@ -74,7 +72,7 @@ def drawn_uniformly(rng: np.random.Generator, site: Site) -> Any:
         transform = biject_to(fn.support)
     shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(fn.shape())
     dtype = jnp.result_type(float)
-    return transform(jnp.asarray(rng.uniform(-RADIUS, RADIUS, shape).astype(dtype)))
+    return transform(jnp.asarray(rng.uniform(-0.1, 0.1, shape).astype(dtype)))
 
 
 def in_floats(init_strategy: Function, site: Site) -> Any:

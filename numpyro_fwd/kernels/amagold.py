@@ -8,10 +8,6 @@ from blackjax_ext.sgmcmc.amagold import amagold
 from numpyro_fwd.kernels.minibatch import ControlVariate, MinibatchKernel, MinibatchOptions
 from numpyro_fwd.types import Model
 
-# acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
-# distance d, where d^2 exp(-c d) is greatest at exp(-2)
-SUBSAMPLED_ACCEPT_PROB = 0.25
-
 
 class AMAGOLD(MinibatchKernel):
     r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
@@ -85,7 +81,8 @@ class AMAGOLD(MinibatchKernel):
                     "control_variate must be left out with the subsampled test, whose expansion is "
                     f"of second order; got {control_variate!r}."
                 )
-            self.best_accept_prob = SUBSAMPLED_ACCEPT_PROB
+            # vetoes make it exp(-c d) over a distance d, where d^2 exp(-c d) is greatest at exp(-2)
+            self.best_accept_prob = 0.25
         if options.get("friction") is None:
             is_fresh = options.get("resample_momentum", True)
             options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25

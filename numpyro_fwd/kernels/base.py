@@ -281,7 +281,9 @@ class BlackJAXKernel(MCMCKernel):
         is_searching = self._warm_start and num_warmup > 0
         run = Run(
             *(source.of(*given), split_arguments(*given), num_warmup, is_searching),
-            *(self._tuning.adapt_mass_matrix, self._programs, self._raised, say, is_given),
+            *(self._tuning.adapt_mass_matrix, self._programs, self._raised),
+            say=say,
+            is_given=is_given,
         )
         strategy, started = self._strategy_of_run, self._model and self._model_of_start(*given)
         of_kernel = self._tuning, self._target_of, self.advice, is_single

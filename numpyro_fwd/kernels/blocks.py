@@ -28,10 +28,8 @@ DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
 
 DENSE_UP_TO = windows.MANY  # dimensions in which a product with a covariance costs next to nothing
-# if it is learned from draws and gradients: always, and where its products are cheap
-FULL_UP_TO, LARGEST_FULL = 512, 2_000
-# directions of a metric of low rank: as many as hold so many numbers, within bounds
-LEAST_RANK, MOST_RANK, RANK_NUMBERS = 32, 128, 2**17
+FULL_UP_TO = 512  # if it is learned from draws and gradients; further where products are cheap
+LEAST_RANK, MOST_RANK = 32, 128  # directions of a metric of low rank
 
 
 def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
@@ -93,7 +91,7 @@ def default_rank(size: int) -> int:
     Their products cost half a million operations at most, until there are 32. Correlations that
     reach over many coordinates, as those of an AR(1), need more than a few.
     """
-    return min(size, int(np.clip(RANK_NUMBERS // size, LEAST_RANK, MOST_RANK)))
+    return min(size, int(np.clip(2**17 // size, LEAST_RANK, MOST_RANK)))
 
 
 def is_covariance_cheap(logdensity_fn: LogDensity | None, x: Array) -> bool:
@@ -103,7 +101,7 @@ def is_covariance_cheap(logdensity_fn: LogDensity | None, x: Array) -> bool:
     of a step may cost as much as its gradient, about four evaluations; and beyond 2,000 dimensions
     the factorizations at the ends of windows would cost more than the steps between them.
     """
-    if logdensity_fn is None or not FULL_UP_TO < x.size <= LARGEST_FULL:
+    if logdensity_fn is None or not FULL_UP_TO < x.size <= 2_000:
         return x.size <= FULL_UP_TO
     return x.size**2 <= work.operations(jax.make_jaxpr(logdensity_fn)(x))
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpyro.infer import MCMC, reparam
 
-from blackjax_ext.coordinates.laws import centred
+from blackjax_ext.coordinates.maps import centred
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.state import KernelState
 

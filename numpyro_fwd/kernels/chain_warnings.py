@@ -18,8 +18,6 @@ from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.kernels.notices import Notice, is_concrete
 from numpyro_fwd.kernels.same_data import check_data
 
-# kinds of notes that are not of chains that do not move
-HIDDEN, PLACES, AWAY, UNMIXED = -1, -2, -3, -4
 HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."
 
 
@@ -102,13 +100,14 @@ class Words:
             return
         new = {note: text for note, text in notes(facts, self.sites) if note not in said}
         said.extend(new)
-        does_move = all(kind < 0 for _, kind, _ in new)
+        does_move = all(isinstance(kind, str) for _, kind, _ in new)
         if new:
             advice = [] if does_move else [self.advice]
             warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
 
 
-Note: TypeAlias = tuple[bytes, int, int]  # the run, the kind of what is said, and its number
+# the run, what is said (a number for a chain that does not move), and the number of the chain
+Note: TypeAlias = tuple[bytes, int | str, int]
 
 # what has been said lately: a state comes back many times, from each step of a progress bar
 said: deque[Note] = deque(maxlen=1000)
@@ -126,14 +125,14 @@ def notes(facts: OfChains, sites: report.SiteSizes) -> Iterator[tuple[Note, str]
         one: Any = jax.tree.map(lambda leaf: leaf[s], health)  # noqa: B023
         yield from notes_of(state, one, stuck_at[s], s, stuck_at.size)
         if text := report.places_message(one, sites):
-            yield (state, PLACES, 0), text
+            yield (state, "places", 0), text
     if text := report.unmixed_message(together, sites):
-        yield (run[0].tobytes(), UNMIXED, 0), text
+        yield (run[0].tobytes(), "unmixed", 0), text
     hidden = facts.hidden.of_all()
     if hidden.is_many.any():
         names = [report.names_of(sites, place)[0] for place in hidden.place]
         state = run[np.argmax(hidden.num_hidden) % len(run)].tobytes()
-        yield (state, HIDDEN, 0), f"{report.hidden_message(hidden, names)} {HOW}"
+        yield (state, "hidden", 0), f"{report.hidden_message(hidden, names)} {HOW}"
 
 
 def notes_of(
@@ -142,7 +141,7 @@ def notes_of(
     """Notes on the chains of one state, of which the first has the number `first`."""
     # a state says nothing of its warm-up before that has ended
     if health.num_steps and report.is_lost(health):
-        yield (run, AWAY, 0), report.lost_message(health)
+        yield (run, "lost", 0), report.lost_message(health)
         return
     for c, text in report.messages(health, first, num_chains):
         yield (run, 0, c), text

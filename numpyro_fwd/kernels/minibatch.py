@@ -24,10 +24,6 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 ControlVariate = Literal["second_order"]
 
-# where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
-# a friction of 1/4 it is -0.1
-LENGTH = 2.0
-
 
 class MinibatchOptions(KernelOptions, total=False):
     """Keywords every minibatch kernel takes, besides those of ``KernelOptions``.
@@ -114,7 +110,9 @@ class MinibatchKernel(BlackJAXKernel):
         friction = 0.25 if friction is None else friction
         check_friction(friction, num_integration_steps, resample_momentum)
         self._control_variate = control_variate
-        self.longest_step = min(LENGTH / num_integration_steps, 1.0)
+        # trajectories of a length at which a normal forgets its start: the autocorrelation is
+        # cos(2) = -0.4 without friction, and with a friction of 1/4 it is -0.1
+        self.longest_step = min(2.0 / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
         if reads_few_rows:  # what stands on so much more
             from numpyro_fwd.kernels.subsampled_rows import SubsampledRows

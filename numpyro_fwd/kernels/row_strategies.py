@@ -25,9 +25,6 @@ from numpyro_fwd.kernels.recording import Recording, of_rows
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, follow_path
 
-NUM_EPOCHS = 3  # as in section 6.3 of the paper
-RATE = 1e-3  # of Adam, the default of most of its users
-
 
 def rows_of(source: Source) -> RowModel:
     """The rows of a full view."""
@@ -59,7 +56,7 @@ def optimize(
 
     Cost: a minibatch gradient per step.
     """
-    optimizer = optimizer or optax.adam(RATE)
+    optimizer = optimizer or optax.adam(1e-3)  # the default of most of its users
 
     def step(carry, key):
         position, state = carry
@@ -128,11 +125,11 @@ class PlainRows:
         return counting(algorithm, stochastic_potential(rows, self.chunk_size))
 
     def _epochs(self, run: Run, size: int) -> int:
-        """Passes over the data of the optimizer that looks for a start."""
+        """Passes over the data of the optimizer for a start: 3, as in section 6.3 of the paper."""
         if not run.is_searching:
             return 0
         if self.num_epochs is None:
-            return 0 if size <= BUDGET.dimensions["reverse"] else NUM_EPOCHS
+            return 0 if size <= BUDGET.dimensions["reverse"] else 3
         return self.num_epochs
 
     def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:

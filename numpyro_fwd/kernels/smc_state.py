@@ -19,8 +19,6 @@ MANY_PARTICLES = 1_000
 # variance of log weights that moves do not forget: on models of known evidence, with 100 to 1,000
 # particles, at most 0.005 where it is right, 0.03 to 0.05 where it is two errors too low
 MOST_REMEMBERED = 0.012
-FEW_PARTICLES = 100  # correlations of fewer are noise
-MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 # fields of a state that steps after the annealing leave as they are
 OF_ANNEALING = "schedule", "mixed_ancestors", "num_temperatures", "is_forced", "num_warmup"
 
@@ -149,6 +147,15 @@ def warn_of_annealing(
     """
     if not not_jax_tracer(state.least_ess):
         return
+    sentences = complaints(state, max_temperatures, share, is_adjusted) or missed()
+    if sentences and is_first_process():
+        warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
+
+
+def complaints(
+    state: LangevinSMCKernelState, max_temperatures: int, share: float, is_adjusted: bool
+) -> list[str]:
+    """What went wrong in the annealing of a population."""
     # in every process: particles of others are asked for
     named = (state.least_ess, state.genealogical_ess, state.mixed_ancestors, state.log_evidence)
     least_ess, ancestors, mixed, log_evidence = (x[0] for x in on_host(named))
@@ -192,7 +199,7 @@ def warn_of_annealing(
     elif (
         is_adjusted
         and not sentences
-        and size >= FEW_PARTICLES
+        and size >= 100  # correlations of fewer are noise
         and not remembered(state.schedule, share) <= MOST_REMEMBERED
     ):
         sentences.append(
@@ -202,9 +209,7 @@ def warn_of_annealing(
             "evidence may be too low by more than log_evidence_error. Make more moves "
             "(num_moves=12)."
         )
-    sentences = sentences or missed()
-    if sentences and is_first_process():
-        warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
+    return sentences
 
 
 def correlations(schedule: Schedule) -> np.ndarray:
@@ -237,4 +242,5 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     heat = inner.temperature * jnp.median(jnp.abs(finite))
     # of a log density: its difference then says nothing
     is_smooth = heat * jnp.finfo(heat.dtype).eps <= 0.5
-    return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)
+    # a few more than 1, where resampling leaves copies of one particle
+    return ~((least_ess >= min(5.0, size / 10)) & is_smooth)

@@ -9,8 +9,6 @@ from blackjax_ext.checks import check_share
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.smc import LangevinSMC
 
-WIDTH = 10
-
 
 class PopulationSummary(NamedTuple):
     """Summary of a run of :class:`LangevinSMC`; ``print`` shows it as a table.
@@ -59,7 +57,7 @@ class PopulationSummary(NamedTuple):
         ]
         rows = [[f"{value:.2f}" for value in row] for rows in flat for row in rows]
         lines = [
-            f"{name:>{width}}" + "".join(f"{text:>{WIDTH}}" for text in row)
+            f"{name:>{width}}" + "".join(f"{text:>10}" for text in row)
             for name, row in zip(["", *names], [heads, *rows], strict=True)
         ]
         return "\n".join([*lines, "", self.facts()])

@@ -12,11 +12,6 @@ from scipy.stats import rankdata
 from numpyro_fwd.bridge.numpyro_private import effective_sample_size, gelman_rubin
 from numpyro_fwd.mcmc.until import Until
 
-KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
-PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
-FIRST_LOOK = 100  # draws of each chain at the first look at the goal
-GROWTH = 5  # a fifth more draws between two looks
-TAIL_QUANTILES = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
 LEAST_DRAWS = 4  # draws of each chain of which there is an estimate
 
 
@@ -51,9 +46,9 @@ def next_look(num_draws: int) -> int:
 
     It depends on nothing else, so that a run that was interrupted stops at the same draw.
     """
-    look = FIRST_LOOK
+    look = 100
     while look <= num_draws:
-        look += look // GROWTH
+        look += look // 5  # a fifth more
     return look
 
 
@@ -87,8 +82,8 @@ class Convergence:
     def __init__(self, drawn: Draws, names: list[str], until: Until, num_chains: int):
         self.drawn = drawn
         self.until = until
-        goal = PER_EFFECTIVE * (until.ess or 0.0) / num_chains
-        self.most = max(KEPT, math.ceil(goal))
+        # draws of each chain that an estimate reads: eight for each effective draw of the goal
+        self.most = max(1000, math.ceil(8 * (until.ess or 0.0) / num_chains))
         self.names = list(names)  # the site that was worst at the last look comes first
 
     def all(self, num_draws: int, seconds: float = math.inf) -> Worst:
@@ -139,7 +134,7 @@ def estimate(draws: np.ndarray, parameter: str) -> Worst:
     if not np.isfinite(draws).all():
         return Worst(parameter=parameter)
     normal = by_ranks(halves(draws))
-    tails = [halves(draws <= q).astype(float) for q in np.quantile(draws, TAIL_QUANTILES)]
+    tails = [halves(draws <= q).astype(float) for q in np.quantile(draws, (0.05, 0.95))]
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
         fewest = min(float(effective_sample_size(each)) for each in (normal, *tails))
         folded = by_ranks(halves(np.abs(draws - np.median(draws))))

@@ -12,8 +12,6 @@ from numpyro_fwd.bridge.fingerprints import KnownPrograms, describe_program
 from numpyro_fwd.bridge.numpyro_private import has_own_steps, nested_attrgetter
 from numpyro_fwd.kernels.strategy import WholeDensity
 
-MOST_KNOWN = 8  # pairs of programs that are kept
-
 
 class Known(KnownPrograms):
     """The programs that were used last.
@@ -25,7 +23,7 @@ class Known(KnownPrograms):
     """
 
     def __init__(self) -> None:
-        super().__init__(MOST_KNOWN)
+        super().__init__(8)  # pairs of programs
         self.begun: tuple[Any, int] = None, 0
 
 

@@ -24,7 +24,6 @@ from numpyro_fwd.types import SiteValues
 
 PIECE_SECONDS = 0.3  # of a piece: what Ctrl-C and the line wait for
 FIRST_PIECE = 4  # steps, of which it is not known how long they take
-FASTER = 8  # times the steps of the longest piece so far
 LOOKING = 0.02  # of the time, that estimates may take which are only shown
 WATCHED = ("diverging", "num_steps")  # fields that are counted for the line
 
@@ -227,7 +226,8 @@ class Loop:
             seconds = min(seconds, until.seconds - self.elapsed)
         most = FIRST_PIECE
         if done.longest:
-            most = min(FASTER * done.longest, int(seconds / max(done.pace, 1e-9)))
+            # no more than eight times the longest piece so far
+            most = min(8 * done.longest, int(seconds / max(done.pace, 1e-9)))
         end = done.steps + max(most, 1)
         if done.steps < plan.num_warmup:
             return min(end, plan.num_warmup)

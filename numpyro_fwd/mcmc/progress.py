@@ -11,8 +11,6 @@ from numpyro_fwd.mcmc.convergence import Worst
 from numpyro_fwd.mcmc.until import Until
 from numpyro_fwd.types import SiteValues
 
-LOG_SECONDS = 10.0  # between two lines in a file, which keeps all of them
-
 
 class Progress(NamedTuple):
     """What a callback is told after each piece of a run.
@@ -64,7 +62,7 @@ class Line:
         self.bar = tqdm(total=num_steps, initial=done, disable=not is_shown, miniters=0)
         self.is_shown = is_shown
         is_log = is_shown and not (self.bar.gui or is_terminal(self.bar))
-        self.least = LOG_SECONDS if is_log else 0.0
+        self.least = 10.0 if is_log else 0.0  # seconds between two lines: a file keeps all of them
         self.last = -math.inf
 
     def show(self, progress: Progress, until: Until, first: int, said: str) -> None:

@@ -24,8 +24,6 @@ from numpyro_fwd.mcmc.programs import Chains, Collected
 from numpyro_fwd.mcmc.progress import Line, Progress
 from numpyro_fwd.mcmc.until import Until, check_until
 
-ROOM = 1000  # draws of each chain on the device at once: those of programs of longer runs, too
-
 
 class MCMC(numpyro.infer.MCMC):
     """``numpyro.infer.MCMC`` whose runs compile once, can be watched, and can be stopped.
@@ -173,7 +171,8 @@ class MCMC(numpyro.infer.MCMC):
         plan = Plan(lower, (upper - lower) % thinning, thinning, num_draws)
         room = num_draws or (upper - lower if size is None else size) // thinning
         if is_here(state):
-            room = min(room, ROOM)
+            # draws of each chain on the device at once: those of programs of longer runs, too
+            room = min(room, 1000)
         names = self._names(extra_fields)
         watched = [name for name in WATCHED if hasattr(getattr(state, name, None), "shape")]
         start = f"~{self._sample_field}."

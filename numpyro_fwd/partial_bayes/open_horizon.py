@@ -351,7 +351,7 @@ class GOHSMC:
         kwargs: Kwargs,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         """State and information after one step on the batch that `key_batch` draws."""
-        potential_fn = self._potential_fn(args, kwargs)
+        potential_fn = partial(self._view().potential_fn, model_args=args, model_kwargs=kwargs)
         return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, step_size)
 
     def _step_size(self, i: Array) -> Array | float:
@@ -360,14 +360,6 @@ class GOHSMC:
             # the longest of those that are chosen by the number of observed values
             return min(max(self._view().num_values, 1.0) ** -0.5, 0.03)
         return self.step_size(i) if callable(self.step_size) else self.step_size
-
-    def _potential_fn(self, args: Args, kwargs: Kwargs) -> Function:
-        view = self._view()
-
-        def potential_fn(params, position, key_batch):
-            return view.potential_fn(params, position, key_batch, args, kwargs)
-
-        return potential_fn
 
     def get_params(self, state: TrainingState) -> dict[str, Any]:
         """Values of the param sites, without the layers of a network that have a prior."""
@@ -501,43 +493,3 @@ def by_value() -> ModuleType:
             "a sampler with an optimizer is pickled with the package cloudpickle, which is "
             "missing: install it, or install this package with its extra nn."
         ) from error
-
-
-class OHSMC(GOHSMC):
-    """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
-
-    A random walk uses the data only through the weights: `weight_ess` is 0 and `step_size` 0.01 by
-    default, as published.
-
-    Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
-    per particle, none in the latents.
-
-    Parameters
-    ----------
-    model, optim, num_particles, l_kernel, num_integration_steps, ess_threshold
-        As in :class:`GOHSMC`.
-    step_size
-        epsilon of the proposal; None for 0.01.
-    weight_ess
-        As in :class:`GOHSMC`, but None for 0.
-
-    Examples
-    --------
-    >>> import jax, numpyro, numpyro.distributions as dist, optax
-    >>> from numpyro_fwd import OHSMC
-    >>> def model(y):
-    ...     scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
-    ...     mean = numpyro.sample("mean", dist.Normal(2, 1))
-    ...     with numpyro.plate("data", y.shape[0]):
-    ...         numpyro.sample("y", dist.Normal(mean, scale), obs=y)
-    >>> y = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (20,))
-    >>> smc = OHSMC(model, optax.adam(0.02), num_particles=50, step_size=0.05)
-    >>> result = smc.run(jax.random.key(1), 500, y, progress_bar=False)
-    >>> bool(abs(result.params["scale"] - y.std()) < 0.5)
-    True
-    """
-
-    proposal = "random_walk"
-    guided = False
-    best_weight_ess = 0.0
-    best_step_size = 0.01

@@ -1,5 +1,6 @@
 """The reference of the open-horizon samplers, which starts anew on every batch."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -93,9 +94,9 @@ class SGSMC(GOHSMC):
         args: Args,
         kwargs: Kwargs,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
-        params, potential_fn = inner.params, self._potential_fn(args, kwargs)
         key_prior, key_moves = jax.random.split(rng_key)
-        view = self._view()
+        params, view = inner.params, self._view()
+        potential_fn = partial(view.potential_fn, model_args=args, model_kwargs=kwargs)
         z = view.draw(params, key_prior, self.num_particles, args, kwargs)
         densities = view.split_fn(params, key_batch, args, kwargs)
         state, infos = self._anneal(key_moves, z, densities, step_size)
@@ -103,23 +104,12 @@ class SGSMC(GOHSMC):
         local: Evaluation = build_evaluators(potential_fn, params, key_batch, unravel)[1](x)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(state.log_weights), 0.0)
         loss = mean_loss(weights, local.logdensity)
-        params, opt_state = update_parameters(
-            self.optim,
-            weights,
-            local.slope,
-            params,
-            inner.opt_state,
-            loss,
-            mean_energy(potential_fn, state.position, key_batch, weights),
-        )
-        new = OpenHorizonState(
-            state.position,
-            params,
-            opt_state,
-            local._replace(slope=None),
-            state.log_weights,
-            state.log_evidence,
-        )
+        trained = params, inner.opt_state, loss
+        energy = mean_energy(potential_fn, state.position, key_batch, weights)
+        params, opt_state = update_parameters(self.optim, weights, local.slope, *trained, energy)
+        after = state.log_weights, state.log_evidence
+        local = local._replace(slope=None)
+        new = OpenHorizonState(state.position, params, opt_state, local, *after)
         info = OpenHorizonInfo(
             loss,
             sampler.effective_sample_size(state.log_weights),

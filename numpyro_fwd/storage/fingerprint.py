@@ -17,7 +17,6 @@ from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.types import Args, Kwargs, Model
 
-STATE_TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
 
 
@@ -95,7 +94,8 @@ def is_close(old: Any, new: Any) -> bool:
     """Whether two descriptions are the same up to rounding."""
     if not (is_sums(old) and is_sums(new)):
         return old == new
-    bound = STATE_TOLERANCE * max(old["sums"][0], new["sums"][0])
+    # of the first state, which another machine rounds differently
+    bound = 1e-3 * max(old["sums"][0], new["sums"][0])
     differences = np.abs(np.subtract(old["sums"], new["sums"]))
     return old["kind"] == new["kind"] and bool((differences <= bound).all())
 

@@ -26,8 +26,6 @@ from numpyro_fwd.storage.store import DrawStore
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 
-WRITE_SECONDS = 5.0  # between two writes, of which a checkpoint follows each
-
 
 class Stored(NamedTuple):
     """Result of :func:`numpyro_fwd.sample_to`.
@@ -64,7 +62,7 @@ class Stored(NamedTuple):
 class StoredRun:
     """A call of :func:`numpyro_fwd.sample_to`."""
 
-    seconds = WRITE_SECONDS
+    seconds = 5.0  # between two writes, of which a checkpoint follows each
 
     def __init__(self, folder: Folder, mcmc: MCMC, until: Until, draws_per_write: int):
         self.folder = folder

@@ -25,7 +25,6 @@ GROUPS = ("posterior", "sample_stats")
 DIMENSIONS = "_ARRAY_DIMENSIONS"  # where xarray looks for the names of axes
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
-MAX_COMPRESSED_BYTES = 2**31 - 1024  # bytes that the compressor takes at once
 CONFIG = {"write_empty_chunks": True}  # zeros are draws, too
 
 
@@ -35,8 +34,9 @@ def chunk_shape(
     """Shape (C, draws_per_write, ...) of a chunk of draws: all that one write holds."""
     chunk = (max(shape[0], 1), draws_per_write, *(max(n, 1) for n in shape[2:]))
     num_bytes = math.prod(chunk) * dtype.itemsize
-    if num_bytes > MAX_COMPRESSED_BYTES:
-        most = draws_per_write * MAX_COMPRESSED_BYTES // num_bytes
+    at_once = 2**31 - 1024  # bytes that the compressor takes
+    if num_bytes > at_once:
+        most = draws_per_write * at_once // num_bytes
         raise ValueError(
             f"draws_per_write must be {most} or less, for a write of site '{name}' to have less "
             f"than two gigabytes; got {draws_per_write}."

@@ -52,10 +52,6 @@ from numpyro_fwd.subsampling.predictors import (
 )
 from numpyro_fwd.types import SiteValues
 
-MIN_GROUPS = 50  # below, one decision for all coordinates does
-MAX_WIDTH = 16  # coefficients of a site in a group
-TOLERANCE = 1e-3  # of a product with the Jacobian, relative
-
 
 class Layout(NamedTuple):
     """How a model's latents and prior fall into groups; static in a program.
@@ -170,11 +166,14 @@ def expanded_groups(
 
 
 def candidates(z: SiteValues) -> dict[int, list[tuple[str, int]]]:
-    """Sites with an axis that may be one of groups, by its length, the longest first."""
+    """Sites with an axis that may be one of groups, by its length, the longest first.
+
+    Of fewer than 50 groups one decision for all coordinates does; each has up to 16 coefficients.
+    """
     found: dict[int, list[tuple[str, int]]] = {}
     for name, leaf in z.items():
         for axis, length in enumerate(jnp.shape(leaf)):
-            if length >= MIN_GROUPS and leaf.size // length <= MAX_WIDTH:
+            if length >= 50 and leaf.size // length <= 16:
                 found.setdefault(length, []).append((name, axis))
     return dict(sorted(found.items(), reverse=True))
 
@@ -225,7 +224,7 @@ def levels_of(
             level = jnp.where(most == 0, -1, level).astype(int)
             known = jnp.clip(level, 0, num_levels - 1)
             # of each coefficient by itself: that of a covariate in small units is no rounding
-            is_close = jnp.abs(noisy - one * noise[known]) <= TOLERANCE * jnp.abs(one)
+            is_close = jnp.abs(noisy - one * noise[known]) <= 1e-3 * jnp.abs(one)
             is_level = level[:, 0] == jnp.where(level[:, 0] < 0, -1, known[:, 0])
             is_one = is_close.all(1) & is_level
             return (), (level[:, 0], is_one)

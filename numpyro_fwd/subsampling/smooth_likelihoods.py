@@ -32,8 +32,6 @@ from numpyro_fwd.bridge.traces import unwrapped
 from numpyro_fwd.subsampling.likelihoods import Reading
 from numpyro_fwd.subsampling.tails import TAILS, Tails, between, tails_of_cdf
 
-# where the density of an example is compared
-RESPONSES = (0.0, 0.4, 1.0, 2.0, -1.3)
 ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
 CUT_OFF = {"censored": 1.0, "low": -1.0, "high": 1.7}  # what is data of these, in an example
 
@@ -282,7 +280,7 @@ def check_made_anew(structure: Structure) -> None:
         first = structure.example()
         values = dict(zip(names, structure.values(first), strict=True))
         values |= {name: of(first) for name, of in structure.data().items()}
-        responses = [jnp.asarray(y) for y in RESPONSES]
+        responses = [jnp.asarray(y) for y in (0.0, 0.4, 1.0, 2.0, -1.3)]
         responses = [y for y in responses if np.all(first.support(y))]
         was = np.array([first.log_prob(y) for y in responses])
         now = np.array([structure.logdensity(y, values) for y in responses])

@@ -677,7 +677,7 @@ def seen_by_open_horizon(kernel: str, problem: Problem, x) -> Seen:
     """The energy that the particles move by, with all rows in the batch."""
     smc = KERNELS[kernel].make(with_a_parameter(problem.model(None)))
     state = smc.init(jax.random.key(0), *problem.jax_args)
-    energy = smc._potential_fn(problem.jax_args, {})
+    energy = partial(smc._view().potential_fn, model_args=problem.jax_args, model_kwargs={})
 
     @jax.jit
     @jax.vmap

@@ -9,8 +9,7 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
-from blackjax_ext.coordinates import laws as maps
-from blackjax_ext.coordinates import learning
+from blackjax_ext.coordinates import learning, maps
 from blackjax_ext.coordinates.laws import (
     LocFactor,
     LocFactorNoise,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
-from blackjax_ext.coordinates import laws as maps
+from blackjax_ext.coordinates import maps
 from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import LawCoordinates
 from tests.laws import coordinates, laws

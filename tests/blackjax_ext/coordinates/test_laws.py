@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import laws, maps
 from blackjax_ext.coordinates.laws import (
     LocFactor,
     LocFactorNoise,
@@ -87,23 +87,23 @@ def looked_at(law, pseudo, new, u):
     """All that there is to compare, in one program."""
 
     def density(u):
-        _, log_det = laws.out(law, pseudo, u)
-        z = laws.noise(law, pseudo, u)
+        _, log_det = maps.out(law, pseudo, u)
+        z = maps.noise(law, pseudo, u)
         normal = -0.5 * jnp.sum(z**2) if law.is_noise else 0.0
         return jnp.sum(jnp.sin(law.effect(z))) + normal + log_det
 
-    x, log_det = laws.out(law, pseudo, u)
-    there = laws.moved(law, pseudo, new, u)
-    jacobian = jax.jacfwd(lambda u: laws.out(law, pseudo, u.reshape(SHAPE))[0].ravel())(u.ravel())
+    x, log_det = maps.out(law, pseudo, u)
+    there = maps.moved(law, pseudo, new, u)
+    jacobian = jax.jacfwd(lambda u: maps.out(law, pseudo, u.reshape(SHAPE))[0].ravel())(u.ravel())
     gradient = jax.grad(density)(u)
-    own = jax.grad(lambda u: -0.5 * jnp.sum(laws.noise(law, pseudo, u) ** 2))(u)
-    v, slope = laws.seen(law, pseudo, u, gradient if law.is_noise else gradient + own)
+    own = jax.grad(lambda u: -0.5 * jnp.sum(maps.noise(law, pseudo, u) ** 2))(u)
+    v, slope = maps.seen(law, pseudo, u, gradient if law.is_noise else gradient + own)
     return {
         "x": x,
         "log_det": log_det,
-        "back": laws.into(law, pseudo, x),
+        "back": maps.into(law, pseudo, x),
         "jacobian": jacobian,
-        "x there": laws.out(law, new, there)[0],
+        "x there": maps.out(law, new, there)[0],
         "slope": slope,
         "slope by hand": jnp.cos(v),
     }
@@ -139,7 +139,7 @@ def test_waves_of_a_walk_are_independent(num_steps):
 
         def slopes(kind, w):
             law, pseudo = walk(0.3, num_steps, kind is WalkNoise), Pseudo(zero, zero + w)
-            return np.asarray(jax.jacfwd(lambda u: laws.out(law, pseudo, u)[0])(zero))
+            return np.asarray(jax.jacfwd(lambda u: maps.out(law, pseudo, u)[0])(zero))
 
         of_place, of_noise = (slopes(kind, 0.0) for kind in (Walk, WalkNoise))
         centred = slopes(WalkNoise, 1e16) * 1e8
@@ -156,7 +156,7 @@ def test_waves_of_a_walk_are_independent(num_steps):
 
 def test_a_walk_of_no_steps():
     none = Pseudo(jnp.zeros(0), jnp.zeros(0))
-    x, log_det = laws.out(walk(0.3, 0), none, jnp.zeros(0))
+    x, log_det = maps.out(walk(0.3, 0), none, jnp.zeros(0))
     assert x.shape == (0,) and log_det == 0
 
 
@@ -173,9 +173,9 @@ def test_coordinates_keep_what_an_effect_has_lost():
     noise = jnp.asarray([0.3, -1.2], jnp.float32)
     zero = Pseudo(0 * noise, 0 * noise)
     new = Pseudo(noise, 0 * noise + 4)
-    back = laws.moved(law, new, zero, laws.moved(law, zero, new, noise))
+    back = maps.moved(law, new, zero, maps.moved(law, zero, new, noise))
     np.testing.assert_allclose(back, noise, rtol=1e-5)
-    x = laws.out(law, zero, noise)[0]
+    x = maps.out(law, zero, noise)[0]
     assert x[0] == x[1]
 
 
@@ -188,13 +188,13 @@ def test_scales_of_any_size_in_single_precision(kind, scale):
     u = jnp.asarray([0.3, -1.2, 0.1], jnp.float32)
 
     def density(scale, u):
-        x, log_det = laws.out(law._replace(scale=scale), pseudo, u)
+        x, log_det = maps.out(law._replace(scale=scale), pseudo, u)
         return jnp.sum(x) + (log_det if scale is not None and kind is LocScaleNoise else 0.0)
 
     gradients = jax.grad(density, (0, 1))(law.scale, u)
     assert jax.tree.all(jax.tree.map(lambda g: jnp.isfinite(g).all(), gradients))
     if scale == 0:
-        x, _ = laws.out(law, pseudo, u)
+        x, _ = maps.out(law, pseudo, u)
         np.testing.assert_array_equal(x, u if kind is LocScaleNoise else 0.5)
 
 
@@ -221,7 +221,7 @@ def test_first_coordinates_go_with_the_mean(kind, scale):
     def effect_and_slope(mean):
         own = scale * jnp.eye(3) if kind == "factor" else jnp.full(3, scale)
         law = (laws.LocFactor if kind == "factor" else laws.LocScale)(jnp.full(3, mean), own)
-        return laws.noise(law, first, u), laws.out(law, first, u)[0] - mean
+        return maps.noise(law, first, u), maps.out(law, first, u)[0] - mean
 
     for near, far in zip(effect_and_slope(0.0), effect_and_slope(1000.0), strict=True):
         np.testing.assert_allclose(far, near, rtol=1e-5, atol=2e-4)

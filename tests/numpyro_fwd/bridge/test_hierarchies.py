@@ -21,7 +21,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import unconstrain_fn
 from scipy.stats import ks_2samp
 
-from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import laws, maps
 from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoMALA
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
@@ -187,7 +187,7 @@ def test_noise_of_a_law_with_a_shape_is_about_standard(law):
     for z in (-1.2, 0.0, 2.0):
         fn = SHAPED[law](z)
         x = biject_to(fn.support).inv(fn.sample(jax.random.key(0), (20_000,)))
-        noise = laws.into(law_of(fn), unobserved(x), x)
+        noise = maps.into(law_of(fn), unobserved(x), x)
         np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.06)
         np.testing.assert_allclose(noise.std(0), 1.0, atol=0.06)
 
@@ -197,7 +197,7 @@ def test_shapes_may_be_whole_numbers(shape):
     for fn in (dist.Gamma(shape, 1), dist.Beta(shape, 3), dist.Dirichlet(np.array([1, 2, 3]))):
         found = law_of(fn)
         assert all(np.isfinite(np.asarray(each)).all() for each in jax.tree.leaves(found))
-        assert laws.unresolved(found, unobserved(0.0), jnp.array(0.1)) == 0
+        assert maps.unresolved(found, unobserved(0.0), jnp.array(0.1)) == 0
 
 
 @pytest.mark.parametrize("law", SHAPED)
@@ -207,7 +207,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
     def walls(fn):
         law = law_of(fn)
         x = jnp.broadcast_to(law.mean, (2, 3) if law.mean.ndim else (2,))
-        return laws.unresolved(law, Pseudo(jnp.zeros_like(x), jnp.ones_like(x)), x)
+        return maps.unresolved(law, Pseudo(jnp.zeros_like(x), jnp.ones_like(x)), x)
 
     assert walls(SHAPED[law](3.0)) == 0
     assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) > 100
@@ -374,7 +374,7 @@ def test_noise_below_the_last_digit():
     def is_resolved(draws):
         law = laws.LocScale(100 * draws["z"], jnp.exp(12 * draws["z"]))
         first = laws.Pseudo(jnp.zeros(()), jnp.ones(()))
-        return np.asarray(laws.rounding(law, first, jnp.asarray(draws["x"]))).ravel() <= 1
+        return np.asarray(maps.rounding(law, first, jnp.asarray(draws["x"]))).ravel() <= 1
 
     inside = is_resolved(drawn)
     assert 0.1 < inside.mean() < 0.9 and is_resolved(last)[inside].all()

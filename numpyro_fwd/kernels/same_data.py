@@ -15,11 +15,11 @@ from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
 OTHER_DATA = (
-    "the state that is resumed was made with other data: the log density in it, and the mode or "
-    "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
-    "them, mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
-    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), unless chains share an expansion; or "
-    "pass the arguments that the state was made with."
+    "the state that is resumed was made with other data: the log density in it, and what its "
+    "chains share, are not those of these arguments. Run the warm-up on them, "
+    "mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
+    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), unless chains share an expansion or an "
+    "emulator; or pass the arguments that the state was made with."
 )
 OTHER_PARTICLES = (
     "the particles that are resumed were annealed to other data, to which their evidence belongs. "

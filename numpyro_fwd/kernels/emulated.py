@@ -366,8 +366,8 @@ def warn_of(found: Emulation) -> None:
         warnings.warn(
             "Trajectories on the emulated posterior mix slowly: R-hat of eight short chains is "
             f"{found.r_hat:.2f}, as where it is narrow and curved, or has heavy tails, and the "
-            "emulator may have been learned on a part of it. Look at R-hat and n_eff of all sites; "
-            "give more num_integration_steps and more draws, or take numpyro_fwd.AutoNUTS.",
+            "emulator may have been learned on a part of it, which R-hat does not tell. Take "
+            "numpyro_fwd.AutoNUTS, or compare with it.",
             stacklevel=2,
         )
     if found.acceptance >= LOW:

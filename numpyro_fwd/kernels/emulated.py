@@ -367,7 +367,7 @@ def warn_of(found: Emulation) -> None:
             "Trajectories on the emulated posterior mix slowly: R-hat of eight short chains is "
             f"{found.r_hat:.2f}, as where it is narrow and curved, or has heavy tails, and the "
             "emulator may have been learned on a part of it, which R-hat does not tell. Take "
-            "numpyro_fwd.AutoNUTS, or compare with it.",
+            "numpyro_fwd.AutoNUTS(model, target_accept_prob=0.99), or compare with it.",
             stacklevel=2,
         )
     if found.acceptance >= LOW:

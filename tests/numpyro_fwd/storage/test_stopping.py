@@ -188,7 +188,7 @@ def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypat
         "sample",
         "100/100",
         "it/s",
-        "60 draws, 0 divergences",
+        "0 divergences, 60 draws",
         "ESS ",
         "R-hat 1.",
         "to the goal",

@@ -437,3 +437,28 @@ def test_a_walk_of_another_length_is_named():
         ValueError, match=r"site 'x' has \(4,\) with these arguments, and had \(6,\)"
     ):
         mcmc.sampler.refresh(mcmc.last_state, (jnp.ones(4),), {})
+
+
+@pytest.mark.slow
+def test_a_narrow_ridge_is_followed_by_short_steps():
+    """What docs/howto/from_nuts.md says of few divergences."""
+
+    def ridge():
+        a = numpyro.sample("a", dist.Normal(0, 1.5))
+        b = numpyro.sample("b", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(b + a**2, 0.1), obs=0.5)
+
+    a = np.linspace(-7, 7, 2001)  # b is known but for 0.1 given a
+    logs = -0.5 * (a / 1.5) ** 2 - 0.5 * (a**2 - 0.5) ** 2 / (25 + 0.01)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    of_b = np.sqrt(weights @ a**4 - (weights @ a**2) ** 2)
+    ratios, divergences = {}, {}
+    for target in (0.85, 0.99):
+        kernel = AutoNUTS(ridge, target_accept_prob=target)
+        mcmc = mcmc_of(kernel, num_warmup=1000, num_samples=2000)
+        mcmc.run(jax.random.key(0), extra_fields=("diverging",))
+        ratios[target] = mcmc.get_samples()["b"].std() / of_b
+        divergences[target] = mcmc.get_extra_fields()["diverging"].sum()
+    assert divergences[0.99] == 0 and 0.85 < ratios[0.99] < 1.15
+    assert 0 < divergences[0.85] < 100 and ratios[0.85] < 0.75

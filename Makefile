@@ -140,7 +140,7 @@ docs: $(INSTALLED_DOCS)
 
 # Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 10, amagold 9,
 # below-one-pass 10, regressions 10, smc 3, funnel 13, hierarchies 13 (its first section), waiting 10, banana-and-funnel 1,
-# convolutions 3, scale 6, peers 8: 94 from end to end without coarse-products and scaling.
+# convolutions 3, scale 6, peers 8: 94 from end to end without scaling.
 # BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
 # rows_1e6 and network of amagold 45; sizes of below-one-pass 15; networks, wine and california of smc 80;
 # wine and california of full-networks 30; image-networks 30; quality of multinomial 10; posterior and
@@ -149,7 +149,7 @@ docs: $(INSTALLED_DOCS)
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=
-BENCHMARKS = acceptance-targets priors forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers coarse-products scaling leaderboard
+BENCHMARKS = acceptance-targets priors forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers scaling leaderboard
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.harness.cold_run import (
-    KERNELS,
     PROBLEMS,
     cold,
     cold_and_kept,
@@ -31,8 +30,6 @@ COLUMNS = [
     *("again, s", "kept, s"),
     *("draws", "R-hat", "s to 1,000 effective draws", "MB"),
 ]
-SMALL = ("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCLineFMALA", "AutoMALA")
-SECOND_ORDER = ("HPMALA", "SMMALA")
 ONCE = {("million", "NUTS")}  # minutes
 
 
@@ -86,18 +83,8 @@ def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> 
 
 def regression(quick: bool) -> Section:
     """Logistic regression."""
-    return section("Breast cancer", "regression", SMALL + SECOND_ORDER, quick)
-
-
-def hierarchy(quick: bool) -> Section:
-    """A hierarchy."""
-    return section("Eight schools, non-centred", "hierarchy", SMALL + SECOND_ORDER, quick)
-
-
-def sites(quick: bool) -> Section:
-    """Sites that are made one by one."""
-    kernels = ("NUTS", "MALA", "AutoMALA", "AutoNUTS")
-    return section("A hundred effects, each a site of its own", "sites", kernels, quick)
+    kernels = ("NUTS", "AutoNUTS", "AutoMALA", "MALA", "RandomWalk", "FMALA")
+    return section("Breast cancer", "regression", kernels, quick)
 
 
 def table(quick: bool) -> Section:
@@ -108,15 +95,6 @@ def table(quick: bool) -> Section:
 def million(quick: bool) -> Section:
     """Very many rows."""
     return section("1,000,000 rows", "million", ("NUTS", "AMAGOLD"), quick)
-
-
-def lynx_hare(quick: bool) -> Section:
-    """An ODE."""
-    kernels = (
-        *("NUTS", "RandomWalk", "HMC on JVPs", "FMALA", "FMALA, 8 tangents"),
-        *("LineFMALA", "LineFMALA, 4 tangents", "PCLineFMALA"),
-    )
-    return section("Lynx and hare", "lynx_hare", kernels, quick)
 
 
 def posteriors(quick: bool) -> Section:
@@ -242,10 +220,8 @@ def drawn(sections: dict[str, dict]) -> Figure:
 REPORT = Report(
     "waiting",
     "What you wait for",
-    by_name(
-        regression, hierarchy, many_runs, many_fits, posteriors, sites, table, million, lynx_hare
-    ),
-    long=("posteriors", "sites", "million", "lynx_hare"),
+    by_name(regression, many_runs, many_fits, posteriors, table, million),
+    long=("posteriors", "million"),
     pictures={
         "regression": Picture(
             "Seconds that a first run traces, compiles and runs, and to 1,000 effective draws",
@@ -253,7 +229,6 @@ REPORT = Report(
         )
     },
 )
-assert set(SMALL + SECOND_ORDER) <= set(KERNELS)
 
 if __name__ == "__main__":
     REPORT.main()

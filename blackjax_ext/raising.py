@@ -2,11 +2,12 @@
 
 A solver that runs out of steps (``diffrax`` with ``throw=True``, by ``equinox.error_if``) and a
 simulator behind ``jax.pure_callback`` raise on the host, and the whole program with them. A search
-for a start and a warm-up leap to places where the mass is not: their programs get NaN instead.
+for a start and a chain may leap to places where the mass is not: their programs get NaN instead.
 """
 
 import os
 import sysconfig
+import warnings
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -33,6 +34,10 @@ class Raised:
     is_possible: bool = False
     first: str = ""
 
+    def note(self, error: str) -> None:
+        """Keep the first."""
+        self.first = self.first or error
+
 
 def forgiving(function: Function, raised: Raised) -> Function:
     """`function` of arrays, with NaN for what a call into Python returns that raises.
@@ -43,7 +48,8 @@ def forgiving(function: Function, raised: Raised) -> Function:
     def evaluate(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
         program = opened(program)
         raised.is_possible |= not CALLS.isdisjoint(primitives_in(program))
-        return evaluated(answered(program, partial(nan_where_raised, raised)), constants, leaves)
+        answer = partial(nan_where_raised, raised.note)
+        return evaluated(answered(program, answer), constants, leaves)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
@@ -61,11 +67,22 @@ def forgiving(function: Function, raised: Raised) -> Function:
     return call
 
 
-def forgiving_while(condition: Any, function: Function, remedy: str) -> Function:
-    """`function` of arrays as `forgiving` while a condition holds; then errors say what to do."""
+def warning_after(condition: Any, function: Function, remedy: str) -> Function:
+    """`function` of arrays as `forgiving`; once a condition no longer holds, it warns, too."""
+    told = set[str]()
+
+    def warn(error: str) -> None:
+        if error not in told:
+            told.add(error)
+            warnings.warn(
+                f"model raises where a chain would step: {error}. Such points are rejected, as if "
+                "they had no density: draws are wrong if what raises is a mistake in the model. "
+                f"{remedy}",
+                stacklevel=2,
+            )
 
     def evaluate(program: Any, *operands: list[Any]) -> list[Any]:
-        answers = partial(nan_where_raised, Raised()), partial(explained, remedy)
+        answers = (partial(nan_where_raised, note) for note in (Raised().note, warn))
         programs = (partial(evaluated, answered(opened(program), answer)) for answer in answers)
         values: list[Any] = jax.lax.cond(condition, *programs, *operands)
         return values
@@ -134,8 +151,8 @@ def like_of(atom: Any) -> Any:
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
-def nan_where_raised(raised: Raised, called: Any, avals: Any, place: str, *values: Any) -> Any:
-    """What `called` returns; NaN where it raises."""
+def nan_where_raised(note: Function, called: Any, avals: Any, place: str, *values: Any) -> Any:
+    """What `called` returns; NaN where it raises, of which `note` is told."""
     name = getattr(getattr(called, "callback_func", called), "__qualname__", "")
     try:
         # equinox asks at the keyboard after a check that did not raise, as on a TPU
@@ -144,17 +161,8 @@ def nan_where_raised(raised: Raised, called: Any, avals: Any, place: str, *value
     except (OSError, MemoryError):  # of the machine, not of the place
         raise
     except Exception as error:
-        raised.first = raised.first or described(error, place)
+        note(described(error, place))
     return [nan_like(aval) for aval in avals]
-
-
-def explained(remedy: str, called: Any, avals: Any, place: str, *values: Any) -> Any:
-    """What `called` returns; an error with the place of the call and the remedy if it raises."""
-    try:
-        return called(*values)
-    except Exception as error:
-        text = f"model raises where a chain would step: {described(error, place)}. {remedy}"
-        raise RuntimeError(text) from error
 
 
 def described(error: Exception, place: str) -> str:

@@ -44,8 +44,6 @@ class Problem(NamedTuple):
         Makes model and data: JAX is imported by whoever calls it.
     num_warmup, num_samples, num_chains, jit_model_args
         Of the run.
-    is_forward
-        Whether the model has no reverse mode.
     """
 
     make: Callable[[], tuple[Callable, tuple]]
@@ -53,7 +51,6 @@ class Problem(NamedTuple):
     num_samples: int
     num_chains: int = 4
     jit_model_args: bool = False
-    is_forward: bool = False
 
 
 def regression() -> tuple[Callable, tuple]:
@@ -78,30 +75,6 @@ def hierarchy() -> tuple[Callable, tuple]:
     return schools, (y, np.array([15.0, 10, 16, 11, 9, 11, 10, 18], np.float32))
 
 
-def sites() -> tuple[Callable, tuple]:
-    """A hundred effects, each a site of its own in a loop of Python: 102 dimensions."""
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
-
-    def model(y):
-        mean = numpyro.sample("mean", dist.Normal(0, 1))
-        scale = numpyro.sample("scale", dist.HalfNormal(1))
-        for j in range(len(y)):
-            effect = numpyro.sample(f"effect_{j}", dist.Normal(mean, scale))
-            numpyro.sample(f"y_{j}", dist.Poisson(jnp.exp(effect)), obs=y[j])
-
-    return model, (np.random.default_rng(0).poisson(3.0, 100).astype(np.float32),)
-
-
-def lynx_hare() -> tuple[Callable, tuple]:
-    """Lotka-Volterra's equations: 8 dimensions, an ODE in the likelihood."""
-    from benchmarks.harness import data
-    from benchmarks.harness.models import lynx_hare as model
-
-    return model, data.lynx_hare()
-
-
 def table(num_rows: int) -> tuple[Callable, tuple]:
     """Logistic regression with 20 coefficients, whose rows AMAGOLD may subsample."""
     import numpyro
@@ -121,8 +94,6 @@ def table(num_rows: int) -> tuple[Callable, tuple]:
 PROBLEMS = {
     "regression": Problem(regression, 500, 500),
     "hierarchy": Problem(hierarchy, 500, 500),
-    "sites": Problem(sites, 500, 500),
-    "lynx_hare": Problem(lynx_hare, 500, 1000, num_chains=1, is_forward=True),
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }
@@ -141,14 +112,8 @@ def problem_of(name: str) -> Problem:
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, {})
-        for name in (
-            *("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
-            *("AutoMALA", "AutoNUTS", "HPMALA", "SMMALA"),
-        )
+        for name in (*("NUTS", "AutoNUTS", "AutoMALA", "MALA", "RandomWalk", "FMALA"),)
     },
-    "HMC on JVPs": ("HMC", {"num_integration_steps": 8, "differentiation": "forward"}),
-    "FMALA, 8 tangents": ("FMALA", {"num_tangents": 8}),
-    "LineFMALA, 4 tangents": ("LineFMALA", {"num_tangents": 4}),
     "AMAGOLD": ("AMAGOLD", {"acceptance": "subsampled"}),
 }
 
@@ -188,7 +153,6 @@ def measure(
     for the problem's own.
     """
     begin = time.perf_counter()
-    import blackjax
     import jax
     import numpyro
     from numpyro.infer import MCMC, NUTS
@@ -207,10 +171,7 @@ def measure(
     if name == "AMAGOLD":
         whole = model
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
-    hmc = partial(numpyro_fwd.BlackJAXKernel, algorithm=blackjax.hmc)
-    api = {"NUTS": NUTS, "HMC": hmc}.get(name) or getattr(numpyro_fwd, name)
-    if name == "NUTS" and what.is_forward:
-        options = {"forward_mode_differentiation": True}
+    api = NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
     mcmc = MCMC(
         api(model, **options),
         num_warmup=what.num_warmup,

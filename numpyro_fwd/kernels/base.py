@@ -17,7 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.programs import compiled_soon, keeping
-from blackjax_ext.raising import Raised, forgiving_while
+from blackjax_ext.raising import Raised, warning_after
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
@@ -361,7 +361,7 @@ class BlackJAXKernel(MCMCKernel):
         step: Function = lambda state: with_chains(one, state, self._chain_batch_size)  # noqa: E731
         if self._raised.is_possible and getattr(self._strategy, "forgives", False):
             is_warmup = jnp.ravel(state.i)[0] < jnp.ravel(state.num_warmup)[0]
-            step = forgiving_while(is_warmup, step, REMEDY)
+            step = warning_after(is_warmup, step, REMEDY)
         first = first_position(state)
         with naming_arguments(*given), explaining_shapes(self._viewed, *given, first):
             return with_types_of(state, step(state))

@@ -19,7 +19,7 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.emulators.evaluations import Dear, Evaluations, slopes_of
 from blackjax_ext.emulators.marking import active_coordinates, split
 from blackjax_ext.emulators.polynomials import Emulator, emulated_density
-from blackjax_ext.emulators.rounds import Emulation, learn
+from blackjax_ext.emulators.rounds import SLOW, Emulation, learn
 from blackjax_ext.mcmc.emulated import emulated
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics.factors import factorize
@@ -39,10 +39,6 @@ MOST = 0.99  # of the mass around all modes: others, far away, move means and sd
 # of the posterior lacking, six seeds each: a Cauchy prior of scale 3 .12 to .41, of scale 1 .02 to
 # .27, logistic .04 at most
 FAR = 0.05
-# R-hat of eight short chains on the emulated posterior: 1.00 to 1.08 on 20 posteriors that are
-# sampled well, 1.14 to 1.4 on a sharp banana, 1.98 for Beta(0.2, 0.2), of which the chains have
-# 120 effective draws of 4,000
-SLOW = 1.1
 NARROW = 10.0  # units of rounding of a correlation, below which a direction has no width
 EXACT = 0.1  # nats of error, below which moves are rejected for failures alone
 LOW = 0.5  # acceptance from which on the emulator is worth no more than a random walk
@@ -57,6 +53,8 @@ class Learned(NamedTuple):
         Of the emulated posterior, and of trajectories on it.
     draws
         Of the emulated posterior, (N, D).
+    num_steps
+        Leapfrog steps of the trajectories that they were made by.
     report
         What it took, as numbers.
     """
@@ -65,6 +63,7 @@ class Learned(NamedTuple):
     covariance: Array
     step_size: Array
     draws: Array
+    num_steps: Array
     report: "EmulatorReport"
 
 
@@ -155,7 +154,9 @@ class Emulating:
         given = algorithm.parameters["walk_probability"]
         # as often as the emulator's moves are rejected: a chain shall not stick where it is wrong
         walk = jnp.maximum(given, 1.0 - shared.report.acceptance)
-        having = algorithm.having(emulator_fn=emulator_fn, walk_probability=walk)
+        steps = jnp.maximum(algorithm.parameters["num_integration_steps"], shared.num_steps)
+        options = {"walk_probability": walk, "num_integration_steps": steps}
+        having = algorithm.having(emulator_fn=emulator_fn, **options)
         return bind(having, logdensity_fn, "none")
 
     def _learned(self, run: Run, z: Any) -> Learned:
@@ -187,6 +188,7 @@ class Emulating:
             jnp.asarray(found.covariance, like.dtype),
             jnp.asarray(found.step_size, like.dtype),
             jnp.asarray(found.draws, like.dtype),
+            jnp.asarray(found.num_steps),
             jax.tree.map(jnp.asarray, EmulatorReport(*counts, found.acceptance, found.error)),
         )
 
@@ -242,7 +244,8 @@ class Emulated(BlackJAXKernel):
     num_trajectories
         Trajectories on the emulator for a draw.
     num_integration_steps
-        Leapfrog steps of a trajectory.
+        Leapfrog steps of a trajectory, at least; 32 or 128 where chains on the emulated posterior
+        disagree with fewer, as along a narrow ridge.
     walk_probability
         Probability of a step of a random walk instead, at least.
     seed
@@ -362,7 +365,7 @@ def warn_of(found: Emulation) -> None:
             "walk_probability.",
             stacklevel=2,
         )
-    elif found.r_hat > SLOW:
+    elif found.r_hat > SLOW:  # 1.98 for Beta(0.2, 0.2): 120 effective draws of 4,000
         warnings.warn(
             "Trajectories on the emulated posterior mix slowly: R-hat of eight short chains is "
             f"{found.r_hat:.2f}, as where it is narrow and curved, or has heavy tails, and the "

@@ -187,7 +187,7 @@ class WholeDensity:
         "reverse", "forward" or "none": what the algorithm takes.
     """
 
-    forgives = True  # a step of the warm-up to where the model raises is rejected
+    forgives = True  # a step to where the model raises is rejected
 
     def __init__(self, differentiation: Wanted):
         self.differentiation: Wanted = differentiation

@@ -1,7 +1,5 @@
 """The benchmarks' models, and what the benchmarks show that does not depend on the machine."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,6 @@ pytest.importorskip("diffrax")
 pytest.importorskip("sklearn")
 
 from benchmarks import (
-    coarse_products,
     convolutions,
     forward_mode,
     full_networks,
@@ -340,21 +337,3 @@ def test_times_of_a_case():
     assert seconds > 0
     assert says == "XLA"
     assert memory > 2_000 * gpu.SIZE * 4 / 2**20  # the covariates at least
-
-
-def test_posteriors_with_coarse_products():
-    (mala, amagold) = sorted(
-        coarse_products.regression(quick=True).rows, key=lambda row: row[2] != "MALA"
-    )
-    assert mala[1:3] == ["TF32", "MALA"]
-    assert amagold[2] == "AMAGOLD, subsampled"
-    assert max(mala[4], amagold[4]) < 5.0  # standard errors
-
-
-def test_the_truth_of_coarse_products_is_that_of_a_posterior():
-    """Of weighted draws: nearly all of them count, and the means of more are the same."""
-    moments = partial(coarse_products.importance_moments, coarse_products.logistic, 500)
-    few, many = map(moments, (1_000, 4_000))
-    assert few[2][0] > 500
-    error = (np.array(few[0]) - many[0]) / many[1]
-    assert np.abs(error).max() < 5 * 1_000**-0.5

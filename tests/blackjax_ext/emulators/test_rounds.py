@@ -121,13 +121,30 @@ def test_rounds_go_on_until_the_emulator_holds_its_own_posterior():
     assert found.lacking < 0.01
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_emulator_goes_on_to_the_ends_of_a_narrow_ridge(seed):
+    """Chains of eight steps held a half of it, and agreed."""
+    starts = jnp.array([1.5, 5.0]) * jax.random.normal(jax.random.key(9), (16, 2))
+
+    def density(x, outputs):
+        return -0.5 * ((x[0] / 1.5) ** 2 + (x[1] / 5.0) ** 2 + ((outputs[0] - 0.5) / 0.1) ** 2)
+
+    ridge_fn = lambda x: x[1:] + x[:1] ** 2  # noqa: E731
+    emulator_fn, found = blackjax_ext.emulate(ridge_fn, density, jax.random.key(seed), starts)
+    ends = np.linspace(-2.5, 2.5, 21)  # sds are 1.05 and 1.4: of all draws 98 % are between them
+    along = jnp.stack([ends, 0.5 - ends**2], 1).astype(jnp.float32)
+    exact = jax.vmap(lambda x: density(x, ridge_fn(x)))(along)
+    np.testing.assert_allclose(jax.vmap(emulator_fn)(along), exact, atol=0.5)
+    assert found.num_steps > 8 or found.r_hat < rounds.SLOW
+
+
 def test_chains_start_nearer_to_the_mode_where_a_first_emulator_has_no_density():
     dear = Dear(lambda x: x, lambda x, outputs: -1e3 * jnp.maximum(outputs[0], 0.0) ** 2)
     program = lambda function: jax.jit(lambda *rest: function(dear, *rest))  # noqa: E731
     active = np.arange(2, dtype=np.int32)
     evaluations = Evaluations(program, active, "forward", jnp.float32)
     emulator = linear(np.full(2, -2.0), np.full(2, -2.0), np.eye(2), active)
-    law = rounds.Law(np.zeros((1, 2)), np.zeros(2), np.eye(2), 1.0)
+    law = rounds.Law(np.zeros((1, 2)), np.zeros(2), np.eye(2), 1.0, 8)
     first = rounds.starts_of_chains(evaluations, emulator, np.random.default_rng(0), law)
     drawn = np.random.default_rng(0).multivariate_normal(
         law.mean, law.covariance, rounds.NUM_CHAINS, method="cholesky"

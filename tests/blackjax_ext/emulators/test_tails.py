@@ -8,7 +8,7 @@ import pytest
 import blackjax_ext
 from blackjax_ext.emulators.evaluations import Dear, Evaluations
 from blackjax_ext.emulators.polynomials import Form, fitted
-from blackjax_ext.emulators.tails import share_beyond
+from blackjax_ext.emulators.tails import better_end
 
 
 def bounded(x):
@@ -41,25 +41,57 @@ def test_heavy_tails_are_told_of_and_others_are_not(prior, is_far, seed):
     assert np.isfinite(found.lacking)
 
 
-def test_a_thin_ridge_beyond_the_points_is_told_of():
-    """A banana, whose polynomial is right everywhere, and is cut off at twice its sd."""
+def ridge(shape):
+    """A function of two coordinates along a thin ridge, with its evaluations."""
     dear = Dear(
-        lambda x: x[1:] + x[:1] ** 2,
+        lambda x: x[1:] + shape(x[:1]),
         lambda x, outputs: -0.5 * x[0] ** 2 - 50.0 * jnp.sum(outputs**2),
     )
-    evaluations = Evaluations(
+    return Evaluations(
         lambda function: jax.jit(lambda *rest: function(dear, *rest)),
         np.arange(2, dtype=np.int32),
         "forward",
         jnp.float32,
     )
+
+
+def parabola_on(evaluations):
+    """A polynomial that is fitted around zero, and cut off at a distance of two."""
     rng = np.random.default_rng(0)
     points = evaluations.with_jacobians(rng.uniform(-1.0, 1.0, (16, 2)))
     of_fit = {"active": evaluations.active, "form": Form(2, 2, is_log=False)}
-    emulator = fitted(points, np.zeros(2), np.eye(2), **of_fit)._replace(radius=np.array(2.0))
-    a = rng.standard_normal(4000)
-    draws = np.stack([a, 0.1 * rng.standard_normal(4000) - a**2], 1)
-    wide = emulator._replace(radius=np.array(1e3))
-    # of all of the mass, that beyond a^2 + a^4 = 4, at |a| = 1.25
-    assert abs(share_beyond(evaluations, emulator, wide, draws) - 0.21) < 0.03
-    assert share_beyond(evaluations, wide, wide, draws) == 0.0
+    return fitted(points, np.zeros(2), np.eye(2), **of_fit)._replace(radius=np.array(2.0))
+
+
+def along(shape, temperature):
+    """Draws of the ridge, flatter."""
+    rng = np.random.default_rng(1)
+    a = np.sqrt(temperature) * rng.standard_normal(4000)
+    return np.stack([a, np.sqrt(temperature) * 0.1 * rng.standard_normal(4000) - shape(a)], 1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_polynomials_go_on_where_they_are_right_beyond_their_points(temperature):
+    """A banana, whose polynomial is right everywhere."""
+    evaluations = ridge(jnp.square)
+    emulator = parabola_on(evaluations)
+    wider = emulator._replace(radius=np.array(1e3))
+    draws = along(np.square, temperature)
+    assert better_end(evaluations, emulator, wider, draws, temperature) == (wider, 0.0)
+    assert better_end(evaluations, wider, wider, draws, temperature) == (wider, 0.0)
+
+
+def bent(a):
+    """A parabola that bends back from one on, where a polynomial around zero does not."""
+    return jnp.where(jnp.abs(a) < 1.0, a**2, 1.0 - 3.0 * (jnp.abs(a) - 1.0))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_a_ridge_that_no_polynomial_follows_is_told_of(temperature):
+    """Of draws of the posterior itself, the share of the mass beyond."""
+    evaluations = ridge(bent)
+    emulator = parabola_on(evaluations)
+    draws = along(bent, temperature)
+    wider = emulator._replace(radius=np.array(3.0))
+    _, lacking = better_end(evaluations, emulator, wider, draws, temperature)
+    assert lacking > 0.05

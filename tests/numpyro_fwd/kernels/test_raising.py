@@ -158,9 +158,11 @@ def test_point_given_by_the_user_is_named():
 
 
 @pytest.mark.long
-def test_error_in_the_mass_names_line_and_remedy():
+def test_what_raises_in_the_mass_is_rejected_and_told_with_line_and_remedy():
     kernel = RandomWalk(raising_where(lambda x: x > 10))
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError)) as caught:
-        run(kernel)
-    assert "model raises where a chain would step: KeyError: 'no such place' (" in str(caught.value)
-    assert "throw=False" in str(caught.value)
+    with pytest.warns(UserWarning, match="where a chain would step") as caught:
+        x = run(kernel)
+    (text,) = {str(w.message) for w in caught if "would step" in str(w.message)}
+    assert "model raises where a chain would step: KeyError: 'no such place' (" in text
+    assert "throw=False" in text
+    assert x.max() <= 10

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.adaptive_step import AutoMALA as AutoMALA
     from numpyro_fwd.kernels.amagold import AMAGOLD as AMAGOLD
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
-    from numpyro_fwd.kernels.centredness import Centredness as Centredness
-    from numpyro_fwd.kernels.centredness import reparam_config as reparam_config
+    from numpyro_fwd.kernels.coordinates import Centredness as Centredness
+    from numpyro_fwd.kernels.coordinates import reparam_config as reparam_config
     from numpyro_fwd.kernels.emulated import Emulated as Emulated
     from numpyro_fwd.kernels.emulated import EmulatorReport as EmulatorReport
     from numpyro_fwd.kernels.first_order import MALA as MALA

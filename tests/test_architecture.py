@@ -80,9 +80,8 @@ ROOMS = {
     "potentials": {"rows", "subsampling"},
 }
 BRIDGE_ROOMS = {
-    "file_rows": set(),
-    "disk": {"file_rows"},
-    "table_file": {"disk", "file_rows"},
+    "disk": set(),
+    "table_file": {"disk"},
     "bridge": {"disk"},
     "subsampling": {"bridge"},
     "kernels": {"bridge", "disk", "meshes", "subsampling", "table_file"},

@@ -76,19 +76,13 @@ BUGS = {
         "slopes = np.where(is_log[:, None], slopes / safe[..., None], slopes)",
         "pass",
     ),
-    "file_rows": Bug(
-        "numpyro_fwd/file_rows.py",
-        "offset = mapped + source.ctypes.data - begin",
-        "offset = mapped",
-        tests="tests/numpyro_fwd/test_on_disk.py",
-    ),
     "dependencies": Bug(
         "blackjax_ext/dependencies.py",
         "if version in KNOWN_FAULTS:",
         "if version not in KNOWN_FAULTS:",
     ),
     "kernels": Bug(
-        "numpyro_fwd/kernels/state.py",
+        "numpyro_fwd/kernels/chains.py",
         "(rate - state.mean_accept_prob) / count",
         "rate / count",
         tests="tests/numpyro_fwd/kernels/test_base.py",

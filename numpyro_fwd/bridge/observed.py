@@ -9,7 +9,7 @@ from jax import Array
 from numpyro.distributions import MaskedDistribution
 
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import to_blame
+from numpyro_fwd.bridge.arguments import to_blame
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues

@@ -22,11 +22,11 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.argument_errors import to_blame
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
     split_arguments,
+    to_blame,
     traced_once,
 )
 from numpyro_fwd.bridge.numpyro_private import (
@@ -38,12 +38,13 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
-from numpyro_fwd.bridge.raising import check_evaluated, first_evaluated
 from numpyro_fwd.bridge.starts import (
     MANY_SITES,
+    check_evaluated,
     check_init_params,
     check_start,
     find_start,
+    first_evaluated,
     in_precision_of,
 )
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent

@@ -24,8 +24,13 @@ from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.work import evaluated, traced
-from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    check_arguments,
+    naming_arguments,
+    run_with,
+    split_arguments,
+)
 from numpyro_fwd.bridge.fingerprints import fingerprint
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
@@ -39,17 +44,19 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.kernels.cooling import SHARE, TEMPERATURES, complaints_of_cooling, drawn_from
-from numpyro_fwd.kernels.notices import Notice
+from numpyro_fwd.kernels.notices import InPlace, Notice, compared, noticing_data
 from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
-from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
 from numpyro_fwd.kernels.smc_state import (
     MANY_PARTICLES,
     OF_ANNEALING,
+    SHARE,
+    TEMPERATURES,
     LangevinSMCKernelState,
+    complaints_of_cooling,
     described,
+    drawn_from,
     warn_of_annealing,
 )
 from numpyro_fwd.meshes import check_run, over_chains

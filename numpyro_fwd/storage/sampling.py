@@ -7,7 +7,7 @@ import jax
 from jax import Array
 from numpyro.infer import MCMC
 
-from numpyro_fwd.bridge.argument_errors import check_arguments
+from numpyro_fwd.bridge.arguments import check_arguments
 from numpyro_fwd.mcmc.until import Until, check_until, check_whole_number
 from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun

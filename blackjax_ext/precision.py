@@ -28,6 +28,8 @@ import jax.numpy as jnp
 
 from blackjax_ext.types import Function
 
+# units in the last place of a shape a, as of a log(a) in each of three terms of a log density
+OF_SHAPES = 16.0
 NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move the noise of an effect
 
 F = TypeVar("F", bound=Function)

@@ -32,7 +32,7 @@ ROOMS = {
     "work": {"equations", "primitives"},
     "factoring": {"work"},
     "stacking": {"equations", "primitives", "work"},
-    "metrics": {"checks", "factoring", "precision"},
+    "metrics": {"checks", "factoring", "lazy", "precision"},
     "coordinates": {"checks", "precision", "stacking"},
     "top_level": {"checks", "metrics"},
     "mcmc": {
@@ -96,7 +96,6 @@ BRIDGE_ROOMS = {
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
     "metrics": [
-        {"spectra"},
         {"factor"},
         {"structures"},
         {"low_rank"},
@@ -105,20 +104,18 @@ LAYERS = {
     ],
     "coordinates": [{"laws"}, {"maps"}, {"learning"}, {"partial"}],
     "mcmc": [
-        {"derivatives", "noise"},
-        {"dependence"},
-        {"auto_step", "langevin", "schedules", "states"},
+        {"dependence", "derivatives"},
+        {"auto_step", "langevin", "schedules"},
         {"tangents"},
-        {"forward_gradient", "metric_moves", "tangent_moves"},
+        {"metric_moves", "tangent_moves"},
     ],
     "adaptation": [
         {"windows"},
         {"algorithm"},
-        {"approximations"},
         {"budget"},
         {"newton_path"},
-        {"multistart"},
-        {"in_coordinates", "report", "start"},
+        {"start"},
+        {"in_coordinates", "report"},
     ],
     "rows": [
         {"arrowhead", "consecutive", "shuffles"},

@@ -19,9 +19,8 @@ import jax
 from jax import Array
 
 from blackjax_ext import work
-from blackjax_ext.adaptation.approximations import derivatives
 from blackjax_ext.adaptation.windows import MANY
-from blackjax_ext.mcmc.derivatives import Differentiation
+from blackjax_ext.mcmc.derivatives import Differentiation, derivatives
 from blackjax_ext.types import LogDensity
 
 

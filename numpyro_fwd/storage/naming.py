@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from numpyro_fwd.bridge.numpyro_private import nested_attrgetter
 from numpyro_fwd.mcmc.memory import by_name
-from numpyro_fwd.storage.checkpoints import key_data_of
+from numpyro_fwd.storage.folder import key_data_of
 
 # statistics that are stored wherever the state of a kernel has them
 STATISTICS = ("diverging", "potential_energy", "energy", "accept_prob", "num_steps")
@@ -26,12 +26,6 @@ def field_of(state: Any, name: str) -> Any:
         return nested_attrgetter(name)(state)
     except (AttributeError, KeyError, TypeError):
         return None
-
-
-def without_sites(kernel: Any, extra_fields: tuple[str, ...]) -> frozenset[str]:
-    """Sites that are left out: those of fields like "~z.a"."""
-    start = f"~{kernel.sample_field}."
-    return frozenset(name.removeprefix(start) for name in extra_fields if name.startswith(start))
 
 
 def fields_of(kernel: Any, state: Any, extra_fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -60,7 +54,7 @@ def fields_of(kernel: Any, state: Any, extra_fields: tuple[str, ...]) -> tuple[s
 def named(position: str, found: dict[str, Any]) -> dict[str, Any]:
     """Draws by ``group/name``, from those by field."""
     sites = by_name(found[position])
-    check_names(list(sites))
+    check_sites(list(sites))
     stored = {f"posterior/{name.replace('/', '.')}": storable(x) for name, x in sites.items()}
     for field, value in found.items():
         if field != position:
@@ -76,7 +70,7 @@ def shapes_of(position: str, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtype
     return {name: jax.ShapeDtypeStruct(one.shape[2:], one.dtype) for name, one in found.items()}
 
 
-def check_names(names: list[str]) -> None:
+def check_sites(names: list[str]) -> None:
     """Raise ValueError for sites that the store cannot hold under their names."""
     stored: dict[str, str] = {}
     for name in names:

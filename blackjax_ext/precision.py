@@ -16,7 +16,7 @@ they are, because a chain is exact whatever numbers they give:
   on a target whose scales are 300 apart stay in equilibrium);
 - metrics, starts and proposals learnt in a warm-up, which set how fast a chain moves, not where.
 
-The model's own products are the user's (:mod:`numpyro_fwd.kernels.precision` looks at them), except
+The model's own products are the user's (:mod:`numpyro_fwd.bridge.starts` looks at them), except
 under the subsampled test, whose bounds hold for the density that is evaluated.
 """
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
     from numpyro_fwd.kernels.coordinates import Centredness as Centredness
     from numpyro_fwd.kernels.coordinates import reparam_config as reparam_config
+    from numpyro_fwd.kernels.derivative_free import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.emulated import Emulated as Emulated
     from numpyro_fwd.kernels.emulated import EmulatorReport as EmulatorReport
     from numpyro_fwd.kernels.first_order import MALA as MALA
-    from numpyro_fwd.kernels.first_order import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.forward_mode import FMALA as FMALA
     from numpyro_fwd.kernels.forward_mode import PCFMALA as PCFMALA
     from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA

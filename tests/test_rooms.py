@@ -175,7 +175,6 @@ BUGS = {
     "top_level": Bug(
         "blackjax_ext/top_level.py", "return given | (replaced or {})", "return given"
     ),
-    "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recover_alpha
 from jax import Array
 
-from blackjax_ext import work
+from blackjax_ext import equations
 from blackjax_ext.adaptation import budget
 from blackjax_ext.adaptation.budget import Effort, effort_of_gradients, effort_of_hessians
 from blackjax_ext.adaptation.newton_path import (
@@ -129,7 +129,7 @@ def find_starts(
     """
     num_chains = len(x)
     if effort is None:
-        logdensity_fn, program = work.traced(logdensity_fn, x[0])
+        logdensity_fn, program = equations.traced(logdensity_fn, x[0])
         effort = budget.effort_of_hessians(logdensity_fn, program, x, differentiation)
     num_paths, least_turns = effort.num_paths, budget.BUDGET.least_turns
     num_rounds = -(-budget.BUDGET.max_paths // num_paths)
@@ -332,7 +332,7 @@ def find_start(
     if differentiation == "none":
         return starts_at(x, jax.vmap(logdensity_fn)(x))
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
-    logdensity_fn, program = work.traced(stacked(logdensity_fn), x[0])
+    logdensity_fn, program = equations.traced(stacked(logdensity_fn), x[0])
     apart: dict[str, Any] = {"is_large": True, "at_once": 1} if is_one_by_one else {}
     if x.shape[1] <= budget.BUDGET.dimensions[differentiation]:
         effort = effort_of_hessians(logdensity_fn, program, x, differentiation)

@@ -26,9 +26,9 @@ from numpyro_fwd.bridge.fingerprints import (
     fingerprint,
     is_other,
 )
-from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.starts import REMEDY, check_start, explaining, explaining_shapes
+from numpyro_fwd.bridge.traces import imputing
 from numpyro_fwd.bridge.views import View, view_model, view_potential
 from numpyro_fwd.kernels.chains import (
     KernelState,

@@ -16,6 +16,7 @@ from blackjax_ext.metrics.factors import check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, once
 from numpyro_fwd.bridge.fingerprints import Fingerprint
+from numpyro_fwd.bridge.starts import check_products, points_around
 from numpyro_fwd.kernels.notices import (
     Notice,
     compared,
@@ -25,7 +26,6 @@ from numpyro_fwd.kernels.notices import (
     of_stuck,
     of_the_warmup,
 )
-from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.strategy import Run, Start, ravel_one, split_each
 from numpyro_fwd.kernels.tuning import Tuning
 from numpyro_fwd.types import Args, Kwargs

@@ -14,7 +14,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
-from blackjax_ext.equations import needed_equations
+from blackjax_ext.equations import evaluated, needed_equations, traced
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.smc import annealing, langevin_smc, sampler
@@ -23,7 +23,6 @@ from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import evaluated, traced
 from numpyro_fwd.bridge.arguments import (
     SplitArguments,
     check_arguments,
@@ -32,7 +31,6 @@ from numpyro_fwd.bridge.arguments import (
     split_arguments,
 )
 from numpyro_fwd.bridge.fingerprints import fingerprint
-from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
@@ -43,10 +41,10 @@ from numpyro_fwd.bridge.priors import (
     warn_of_ties,
     warn_without_likelihood,
 )
-from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.bridge.starts import NUM_COMPARED, check_products
+from numpyro_fwd.bridge.traces import first_sites, imputing
 from numpyro_fwd.kernels.notices import InPlace, Notice, compared, noticing_data
 from numpyro_fwd.kernels.options import INSTEAD
-from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.smc_state import (
     MANY_PARTICLES,

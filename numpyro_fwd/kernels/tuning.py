@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import work
+from blackjax_ext import equations
 from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.run import Plan
 from blackjax_ext.metrics.factor import Factor
@@ -106,7 +106,7 @@ def is_covariance_cheap(logdensity_fn: LogDensity | None, x: Array) -> bool:
     """
     if logdensity_fn is None or not FULL_UP_TO < x.size <= 2_000:
         return x.size <= FULL_UP_TO
-    return x.size**2 <= work.operations(jax.make_jaxpr(logdensity_fn)(x))
+    return x.size**2 <= equations.operations(jax.make_jaxpr(logdensity_fn)(x))
 
 
 def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> Factor:

@@ -12,7 +12,7 @@ from numpyro.infer import NUTS
 
 import blackjax_ext
 import numpyro_fwd
-from blackjax_ext import work
+from blackjax_ext import equations
 from blackjax_ext.adaptation import budget, newton_path, start
 
 NUM_CHAINS = 2
@@ -131,7 +131,7 @@ def test_cheap_densities_have_all_that_they_had():
 
     for size, mode in ((2, "reverse"), (64, "reverse"), (64, "forward"), (8, "gradients")):
         x = jnp.ones((4, size))
-        function, program = work.traced(normal, x[0])
+        function, program = equations.traced(normal, x[0])
         if mode == "gradients":
             function = blackjax_ext.differenced(function)
         effort = budget.effort_of_hessians(function, program, x, mode)
@@ -150,7 +150,7 @@ def dear(x):
 def test_sizes_alone_say_where_dear_densities_have_hessians(mode):
     for size in (2, 10, 20, 40, 80, 120, 600):
         x = jnp.ones((NUM_CHAINS, size))
-        function, program = work.traced(dear, x[0])
+        function, program = equations.traced(dear, x[0])
         function = blackjax_ext.differenced(function) if mode == "gradients" else function
         effort = budget.effort_of_hessians(function, program, x, mode)
         is_possible = size <= budget.BUDGET.dimensions[mode]

@@ -14,12 +14,7 @@ from jax import Array
 from numpyro.distributions import Delta
 from numpyro.infer import init_to_median
 
-from blackjax_ext.mcmc.derivatives import (
-    Differentiation,
-    Wanted,
-    differenced,
-    differentiation_of,
-)
+from blackjax_ext.mcmc.derivatives import Differentiation, Wanted, differenced, differentiation_of
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import (

@@ -21,14 +21,9 @@ from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.rows.resolution import RUNAWAY, check_resolution, in_dtype
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
+from numpyro_fwd.bridge.row_models import stochastic_potential
 from numpyro_fwd.kernels.other_modes import Passes, look_elsewhere, place_of, warn_of_modes
-from numpyro_fwd.kernels.row_strategies import (
-    PlainRows,
-    counting,
-    density_in_chunks,
-    rows_of,
-)
+from numpyro_fwd.kernels.row_strategies import PlainRows, counting, density_in_chunks, rows_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, evaluate, ravel_one, split_keys
 
 MOST_EXPANDED = BUDGET.dimensions["reverse"]

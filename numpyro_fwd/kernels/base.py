@@ -20,12 +20,7 @@ from blackjax_ext.programs import compiled_soon, keeping
 from blackjax_ext.raising import Raised, forgiving_while
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import naming_arguments, run_with, split_arguments
-from numpyro_fwd.bridge.fingerprints import (
-    Fingerprint,
-    KnownPrograms,
-    fingerprint,
-    is_other,
-)
+from numpyro_fwd.bridge.fingerprints import Fingerprint, KnownPrograms, fingerprint, is_other
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.starts import REMEDY, check_start, explaining, explaining_shapes
 from numpyro_fwd.bridge.traces import imputing

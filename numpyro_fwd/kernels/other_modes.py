@@ -27,7 +27,7 @@ from blackjax_ext.adaptation.start import FAR, agree, find_starts
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.newton import DerivativesFn, Stationary, in_double, newton
-from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
+from numpyro_fwd.bridge.row_models import density_of_some, share_of_some
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.row_strategies import rows_of
 from numpyro_fwd.kernels.strategy import Run, ravel_one

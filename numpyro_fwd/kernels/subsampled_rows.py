@@ -33,11 +33,7 @@ from numpyro_fwd.kernels.other_modes import look_elsewhere, place_of, warn_of_mo
 from numpyro_fwd.kernels.row_strategies import counting, rows_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_each, split_keys
 from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups, grouped_predictor_of
-from numpyro_fwd.subsampling.predictors import (
-    expanded,
-    linear_predictor_of,
-    read_by_program,
-)
+from numpyro_fwd.subsampling.predictors import expanded, linear_predictor_of, read_by_program
 from numpyro_fwd.table_file import TableFile
 
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too

@@ -28,16 +28,11 @@ from numpyro_fwd.bridge.arguments import (
     naming_arguments,
     split_arguments,
 )
-from numpyro_fwd.bridge.observed import check_rows, impossible_sites
+from numpyro_fwd.bridge.log_terms import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
 from numpyro_fwd.bridge.separate_rows import check_rows_apart
 from numpyro_fwd.partial_bayes.diagnostics import Softening, has_no_weights, warn_of
-from numpyro_fwd.partial_bayes.predicting import (
-    Prediction,
-    in_batches,
-    latents_of,
-    trained_model,
-)
+from numpyro_fwd.partial_bayes.predicting import Prediction, in_batches, latents_of, trained_model
 from numpyro_fwd.partial_bayes.training import (
     Program,
     Result,

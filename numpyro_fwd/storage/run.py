@@ -31,8 +31,7 @@ from numpyro_fwd.storage.folder import (
     save,
     store_package,
 )
-from numpyro_fwd.storage.naming import fields_of, named, shapes_of
-from numpyro_fwd.storage.store import DrawStore
+from numpyro_fwd.storage.store import DrawStore, fields_of, named, shapes_of
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 

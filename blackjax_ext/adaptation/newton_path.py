@@ -308,7 +308,10 @@ def take_turn(
     is_early = i < GRADIENT_STEPS
     direction = jnp.where(is_early, normalized(gradient), newton)
     ladder = path.x + LENGTHS[:, None].astype(path.x.dtype) * direction
-    tried = ladder if pair is None else pairs_about(jnp.concatenate([path.x[None], ladder]), pair)
+    tried = ladder
+    if pair is not None:  # a pair about the point, and about each of the ladder
+        points = jnp.concatenate([path.x[None], ladder])
+        tried = (points + pair[:, None]).reshape(-1, path.x.size)
     mean, shape = select(is_last, (best.mean, best.metric), (path.x, metric))
     draws = mean + shape.inverse_sqrt_times(noise)
     values = evaluate(jnp.concatenate([nudged(path.x), tried, draws]))
@@ -336,11 +339,6 @@ def take_turn(
     x = jnp.where(is_on & is_better, ladder[top], path.x)
     first_value = jnp.where(i == 0, first_value, path.first_value)
     return Path(x, is_moving, best_here, from_best, first_value, memory)
-
-
-def pairs_about(points: Array, pair: Array) -> Array:
-    """A pair about each of n points, (2 n, D)."""
-    return (points + pair[:, None]).reshape(-1, points.shape[1])
 
 
 def normalized(gradient: Array) -> Array:

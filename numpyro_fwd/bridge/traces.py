@@ -14,14 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from numpyro import distributions
-from numpyro.distributions import (
-    Distribution,
-    ExpandedDistribution,
-    Independent,
-    MaskedDistribution,
-    biject_to,
-)
+from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_feasible, init_to_uniform
 
@@ -202,11 +195,11 @@ def unwrapped(fn: dist.Distribution) -> dist.Distribution:
 
 OBSERVED, UNOBSERVED = "_observed", "_unobserved"
 UNNORMALIZED = (
-    distributions.ImproperUniform,
-    distributions.IntervalCensoredDistribution,
-    distributions.LeftCensoredDistribution,
-    distributions.RightCensoredDistribution,
-    distributions.Unit,
+    dist.ImproperUniform,
+    dist.IntervalCensoredDistribution,
+    dist.LeftCensoredDistribution,
+    dist.RightCensoredDistribution,
+    dist.Unit,
 )
 
 
@@ -237,11 +230,11 @@ class imputing(Messenger):
             return
         name = msg["name"]
         if msg["is_observed"] and name.endswith(OBSERVED):
-            self.observed[name.removesuffix(OBSERVED)] = as_given(law)
+            self.observed[name.removesuffix(OBSERVED)] = unwrapped(law)
         elif (
             is_latent(msg)
             and name.endswith(UNOBSERVED)
-            and self.observed.get(name.removesuffix(UNOBSERVED)) is as_given(law)
+            and self.observed.get(name.removesuffix(UNOBSERVED)) is unwrapped(law)
             and msg["scale"] is None
             and is_normalized(law)
         ):
@@ -258,19 +251,12 @@ def imputing_in(step: Callable[..., Any]) -> Callable[..., Any]:
     return imputed
 
 
-def unmasked(law: Distribution) -> Distribution | None:
+def unmasked(law: dist.Distribution) -> dist.Distribution | None:
     """A law without its mask, which plates may have expanded; None for one without a mask."""
-    if type(law) is ExpandedDistribution:
+    if type(law) is dist.ExpandedDistribution:
         inner = unmasked(law.base_dist)
         return None if inner is None else inner.expand(law.batch_shape)
-    return law.base_dist if type(law) is MaskedDistribution else None
-
-
-def as_given(law: Distribution) -> Distribution:
-    """A law before it has been expanded to the shape of a mask: one object for both sites."""
-    while isinstance(law, (ExpandedDistribution, Independent)):
-        law = law.base_dist
-    return law
+    return law.base_dist if type(law) is dist.MaskedDistribution else None
 
 
 def is_normalized(law: Any) -> bool:
@@ -280,9 +266,9 @@ def is_normalized(law: Any) -> bool:
     """
     if isinstance(law, (list, tuple)):
         return all(map(is_normalized, law))
-    if not isinstance(law, (Distribution, distributions.transforms.Transform)):
+    if not isinstance(law, (dist.Distribution, dist.transforms.Transform)):
         return True
-    is_known = type(law).__module__.startswith(distributions.__name__)
-    if not is_known or isinstance(law, (*UNNORMALIZED, MaskedDistribution)):
+    is_known = type(law).__module__.startswith(dist.__name__)
+    if not is_known or isinstance(law, (*UNNORMALIZED, dist.MaskedDistribution)):
         return False
     return all(map(is_normalized, vars(law).values()))

@@ -118,10 +118,6 @@ class Folder:
                 "give an empty folder, or a new path."
             )
 
-    def has_draws(self) -> bool:
-        """Whether a store was published, which is after its first checkpoint."""
-        return (self.path / METADATA).exists()
-
     def begin(self) -> bool:
         """Whether the run begins; what is left of a beginning that was killed is overwritten.
 
@@ -132,7 +128,7 @@ class Folder:
         """
         if self.checkpoint.exists():
             return False
-        if self.has_draws():
+        if (self.path / METADATA).exists():  # published, which is after its first checkpoint
             raise ValueError(
                 f"the store on {self.path} is truncated: the file {self.checkpoint} is missing. "
                 "The run cannot continue; put the file back from a copy, or call sample_to on "

@@ -184,10 +184,7 @@ def warmup(
     check_target("target_acceptance_rate", target_acceptance_rate)
     check_positive("step_size", step_size)
     check_differentiation(differentiation)
-    called = Algorithm(algorithm, parameters)
-    called.check()
-    if "step_size" not in called.takes():
-        raise TypeError(f"algorithm must take a step_size to adapt; it takes {called.takes()}.")
+    called = adaptable(Algorithm(algorithm, parameters))
     positions = check_particles(positions)
     plan = Plan(num_steps, target_acceptance_rate)
     first = jax.tree.map(lambda leaf: leaf[0], positions)
@@ -227,6 +224,14 @@ def warmup(
     metric = adapt_state.metric
     inverse = metric.inverse() if called.is_own else called.preconditioner(metric)
     return states, {"step_size": adapt_state.step_size[0], "inverse_mass_matrix": inverse}, info
+
+
+def adaptable(called: Algorithm) -> Algorithm:
+    """An algorithm as it is; TypeError unless it takes a step size to adapt."""
+    called.check()
+    if "step_size" not in called.takes():
+        raise TypeError(f"algorithm must take a step_size to adapt; it takes {called.takes()}.")
+    return called
 
 
 def run_windows(

@@ -47,7 +47,6 @@ from numpyro_fwd.kernels.notices import InPlace, Notice, compared, noticing_data
 from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.smc_state import (
-    MANY_PARTICLES,
     OF_ANNEALING,
     SHARE,
     TEMPERATURES,
@@ -55,6 +54,7 @@ from numpyro_fwd.kernels.smc_state import (
     complaints_of_cooling,
     described,
     drawn_from,
+    share_to_keep,
     warn_of_annealing,
 )
 from numpyro_fwd.meshes import check_run, over_chains
@@ -447,17 +447,6 @@ class LangevinSMC(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
-
-
-def share_to_keep(num_particles: int) -> float:
-    """Share of the conditional effective sample size that a temperature leaves by default.
-
-    A temperature that leaves the share s adds about (1 / s - 1) / N to the variance of the log
-    evidence. With fewer particles than many, for which s is 0.9, that is the variance with many;
-    below 200 it grows again, lest ten particles take thousands of temperatures.
-    """
-    part = min(max(num_particles, 200), MANY_PARTICLES) / MANY_PARTICLES
-    return 1.0 / (1.0 + part * (1.0 / 0.9 - 1.0))
 
 
 def density_of(model: Model, model_args: Args, model_kwargs: Kwargs) -> LogDensity:

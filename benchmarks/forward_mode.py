@@ -33,7 +33,7 @@ from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains, worst_errors
 from benchmarks.harness.timing import in_turn, timed
 from blackjax_ext.mcmc import tangents
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import standard_normal
 from numpyro_fwd import (
     FMALA,
     PCFMALA,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from blackjax_ext.mcmc.derivatives import differenced as differenced
     from blackjax_ext.mcmc.emulated import emulated as emulated
     from blackjax_ext.mcmc.fmala import fmala as fmala
-    from blackjax_ext.mcmc.forward_gradient import forward_gradient as forward_gradient
     from blackjax_ext.mcmc.hp_mala import hp_mala as hp_mala
     from blackjax_ext.mcmc.line_fmala import line_fmala as line_fmala
     from blackjax_ext.mcmc.mala import mala as mala
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from blackjax_ext.mcmc.pc_line_fmala import pc_line_fmala as pc_line_fmala
     from blackjax_ext.mcmc.random_walk import random_walk as random_walk
     from blackjax_ext.mcmc.smmala import smmala as smmala
+    from blackjax_ext.mcmc.tangents import forward_gradient as forward_gradient
     from blackjax_ext.sgmcmc.amagold import amagold as amagold
     from blackjax_ext.sgmcmc.l2mc import l2mc as l2mc
     from blackjax_ext.sgmcmc.sghmc import sghmc as sghmc

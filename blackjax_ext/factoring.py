@@ -20,8 +20,8 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
+from blackjax_ext.equations import batch_of_factorizations, evaluated, is_factoring, traced
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import batch_of_factorizations, evaluated, is_factoring, traced
 
 MOST_AT_ONCE = 2e5  # operations of a batch, beyond which jaxlib shares it out
 

@@ -16,7 +16,7 @@ they are, because a chain is exact whatever numbers they give:
   on a target whose scales are 300 apart stay in equilibrium);
 - metrics, starts and proposals learnt in a warm-up, which set how fast a chain moves, not where.
 
-The model's own products are the user's (:mod:`numpyro_fwd.kernels.precision` looks at them), except
+The model's own products are the user's (:mod:`numpyro_fwd.bridge.starts` looks at them), except
 under the subsampled test, whose bounds hold for the density that is evaluated.
 """
 
@@ -28,6 +28,8 @@ import jax.numpy as jnp
 
 from blackjax_ext.types import Function
 
+# units in the last place of a shape a, as of a log(a) in each of three terms of a log density
+OF_SHAPES = 16.0
 NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move the noise of an effect
 
 F = TypeVar("F", bound=Function)

@@ -4,7 +4,7 @@ Most of the wait for a posterior of moderate size is compilation, and much of th
 that find a start or expand a table and then never run again. With the options below XLA takes less
 time for them on a CPU, and sums over a million rows take as long as before. With no optimization
 at all (level 0) they compile in half of that time, and run up to five times as long: that is for
-programs of few operations, which are counted (:func:`blackjax_ext.work.operations`).
+programs of few operations, which are counted (:func:`blackjax_ext.equations.operations`).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blackjax_ext import work
+from blackjax_ext import equations
 from blackjax_ext.types import Function
 
 LEVEL = "xla_backend_optimization_level"
@@ -97,7 +97,7 @@ def options_for(traced: Any, num_runs: int) -> dict[str, Any]:
         return {}
     flags = os.environ.get("XLA_FLAGS", "")
     options = {k: v for k, v in OPTIONS.items() if k not in GONE and k not in flags}
-    if LEVEL in options and num_runs * work.operations(traced) <= LIGHT:
+    if LEVEL in options and num_runs * equations.operations(traced) <= LIGHT:
         options[LEVEL] = 0
     return options
 

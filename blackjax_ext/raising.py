@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blackjax_ext.equations import equations_in, is_program, primitives_in
+from blackjax_ext.equations import equations_in, evaluated, is_program, primitives_in, traced
 from blackjax_ext.factoring import moving_leaves, replaced
 from blackjax_ext.types import Function
-from blackjax_ext.work import evaluated, traced
 
 CALLS = frozenset(["pure_callback", "io_callback"])
 OWN = os.path.dirname(os.path.abspath(__file__))

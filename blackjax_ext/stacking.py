@@ -30,14 +30,15 @@ from jax.extend.core import ClosedJaxpr
 from blackjax_ext.equations import (
     Reader,
     Value,
+    evaluated,
     needed_equations,
     outputs_of,
     program_of_call,
     programs_in,
+    traced,
 )
 from blackjax_ext.primitives import ADDITIONS, CALLBACKS, FACTORIZATIONS, RANDOM
 from blackjax_ext.types import Function
-from blackjax_ext.work import evaluated, traced
 
 LEAST_VALUES = 250  # of a program in which there is something to gain
 LEAST_TERMS = 4  # of a sum that is taken at once

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.adaptive_step import AutoMALA as AutoMALA
     from numpyro_fwd.kernels.amagold import AMAGOLD as AMAGOLD
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
-    from numpyro_fwd.kernels.centredness import Centredness as Centredness
-    from numpyro_fwd.kernels.centredness import reparam_config as reparam_config
+    from numpyro_fwd.kernels.coordinates import Centredness as Centredness
+    from numpyro_fwd.kernels.coordinates import reparam_config as reparam_config
+    from numpyro_fwd.kernels.derivative_free import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.emulated import Emulated as Emulated
     from numpyro_fwd.kernels.emulated import EmulatorReport as EmulatorReport
     from numpyro_fwd.kernels.first_order import MALA as MALA
-    from numpyro_fwd.kernels.first_order import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.forward_mode import FMALA as FMALA
     from numpyro_fwd.kernels.forward_mode import PCFMALA as PCFMALA
     from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from numpyro_fwd.disk import OnDisk
-from numpyro_fwd.file_rows import FileRows
+from numpyro_fwd.disk import FileRows, OnDisk
 
 
 @jax.tree_util.register_static

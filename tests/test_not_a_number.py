@@ -12,9 +12,8 @@ from blackjax_ext import precision
 from blackjax_ext.adaptation import report
 from blackjax_ext.coordinates import laws, maps, partial
 from blackjax_ext.smc.cooled import missed_evidence
-from numpyro_fwd.bridge import priors, separate_rows
+from numpyro_fwd.bridge import priors, separate_rows, starts
 from numpyro_fwd.kernels import other_modes, smc_state, subsampled_rows
-from numpyro_fwd.kernels import precision as coarse_products
 from numpyro_fwd.partial_bayes import diagnostics
 
 NAN = float("nan")
@@ -89,7 +88,7 @@ def products(value, monkeypatch):
     monkeypatch.setattr(precision, "are_coarse_here", lambda: True)
     found = iter([jnp.array([0.0, value]), jnp.array([0.0, 1.0])])
     monkeypatch.setattr(precision, "exact_products", lambda function: function)
-    return warns(coarse_products.check_products, lambda: next(found))
+    return warns(starts.check_products, lambda: next(found))
 
 
 def training(loss):

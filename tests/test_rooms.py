@@ -76,19 +76,13 @@ BUGS = {
         "slopes = np.where(is_log[:, None], slopes / safe[..., None], slopes)",
         "pass",
     ),
-    "file_rows": Bug(
-        "numpyro_fwd/file_rows.py",
-        "offset = mapped + source.ctypes.data - begin",
-        "offset = mapped",
-        tests="tests/numpyro_fwd/test_on_disk.py",
-    ),
     "dependencies": Bug(
         "blackjax_ext/dependencies.py",
         "if version in KNOWN_FAULTS:",
         "if version not in KNOWN_FAULTS:",
     ),
     "kernels": Bug(
-        "numpyro_fwd/kernels/state.py",
+        "numpyro_fwd/kernels/chains.py",
         "(rate - state.mean_accept_prob) / count",
         "rate / count",
         tests="tests/numpyro_fwd/kernels/test_base.py",
@@ -181,7 +175,6 @@ BUGS = {
     "top_level": Bug(
         "blackjax_ext/top_level.py", "return given | (replaced or {})", "return given"
     ),
-    "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }
 
 

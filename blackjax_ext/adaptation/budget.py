@@ -1,10 +1,11 @@
 r"""What a search for starts or for other modes may cost: all limits in one record.
 
 A search takes no more than `Budget.operations`, or `Budget.gradients` for each chain, whichever is
-more. Operations are counted in the density's program (:mod:`blackjax_ext.work`); no clock is read.
-Where that is not enough for all paths, fewer are sent, with fewer steps and no further rounds;
-where it is not enough for `Budget.least_turns` of one path for each chain, paths take gradients
-alone (:mod:`blackjax_ext.adaptation.start`), and where not for as many of these, none is sent.
+more. Operations are counted in the density's program (:mod:`blackjax_ext.equations`); no clock is
+read. Where that is not enough for all paths, fewer are sent, with fewer steps and no further
+rounds; where it is not enough for `Budget.least_turns` of one path for each chain, paths take
+gradients alone (:mod:`blackjax_ext.adaptation.start`), and where not for as many of these, none is
+sent.
 
 Memory is that of three steps of all chains, or `Budget.room`. Rows of a Hessian that have no room,
 and then paths, go after the others; and of each batch of paths its ends alone are kept.
@@ -18,10 +19,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from blackjax_ext import work
-from blackjax_ext.adaptation.approximations import derivatives
+from blackjax_ext import equations
 from blackjax_ext.adaptation.windows import MANY
-from blackjax_ext.mcmc.derivatives import Differentiation
+from blackjax_ext.mcmc.derivatives import Differentiation, derivatives
 from blackjax_ext.types import LogDensity
 
 
@@ -107,9 +107,9 @@ def effort_of_hessians(
     num_chains, size = x.shape
     num_paths = max(BUDGET.min_paths, num_chains)
     most = (BUDGET.max_steps + 1) * -(-BUDGET.max_paths // num_paths)
-    value = work.operations(program)
+    value = equations.operations(program)
     gradients, eigen = gradients_of_turn(size, differentiation), 4.0 * size**3
-    evaluation = work.largest(program)
+    evaluation = equations.largest(program)
     num_points = BUDGET.points_of_turn(size)
     is_large = num_points * num_paths * evaluation > BUDGET.large
     room = BUDGET.room_for(num_chains, evaluation)
@@ -122,7 +122,7 @@ def effort_of_hessians(
         # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
         second = partial(derivatives, logdensity_fn, differentiation=differentiation)
         traced = jax.make_jaxpr(partial(second, num_rows=BUDGET.rows))(x[0])
-        turn = work.operations(traced) + num_points * value + eigen
+        turn = equations.operations(traced) + num_points * value + eigen
         turns = max(BUDGET.gradients * num_chains / gradients, BUDGET.operations / turn)
         if turns < BUDGET.least_turns * num_paths:
             num_paths = num_chains
@@ -149,9 +149,9 @@ def effort_of_gradients(program: Any, x: Array, differentiation: Differentiation
     num_chains, size = x.shape
     num_jvps = size if differentiation == "forward" else 1
     gradients = num_jvps + BUDGET.points / 3
-    cost = max(4.0 * gradients * work.operations(program), 1.0)
+    cost = max(4.0 * gradients * equations.operations(program), 1.0)
     turns = max(BUDGET.gradients / gradients, BUDGET.operations / (BUDGET.min_paths * cost))
-    evaluation = work.largest(program)
+    evaluation = equations.largest(program)
     is_large = num_chains * BUDGET.points * evaluation > BUDGET.large
     num_evaluations = max(1 if is_large else BUDGET.points, num_jvps)
     own = BUDGET.path_vectors * size * x.dtype.itemsize

@@ -14,9 +14,10 @@ paths end there.
 
 A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not
 the end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
-:math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins
-(:mod:`blackjax_ext.adaptation.approximations`); the chain starts at one of its draws, taken by
-importance.
+:math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws,
+taken by importance. The best has the largest importance-weighted bound of the log evidence (Burda
+et al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not
+serve: a single draw where the log density is -1e20 decides it.
 
 In many dimensions no point of the path to a mode may be near the mass: of 190 effects that share a
 scale, the mode has the smallest scale that there is, and paths from outside run past all others. So
@@ -40,21 +41,117 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.adaptation import budget
-from blackjax_ext.adaptation.approximations import (
-    Approximation,
-    best_of,
-    curvature,
-    finite,
-    gradient_of,
-    identity,
-    negligible,
-    no_approximation,
-    weigh,
-)
 from blackjax_ext.adaptation.windows import MANY
-from blackjax_ext.mcmc.derivatives import Differentiation
+from blackjax_ext.factoring import in_parts
+from blackjax_ext.mcmc.derivatives import Differentiation, derivatives, gradient_of
 from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.types import Function, LogDensity, select
+
+
+class Approximation(NamedTuple):
+    """A normal approximation of the target; several have leading axes.
+
+    mean
+        Its mean, shape (D,).
+    metric
+        Factor of its precision.
+    draws
+        A few draws from it, shape (S, D); its mean where the target is not finite.
+    log_weights
+        Log importance of each, shape (S,).
+    """
+
+    mean: Array
+    metric: Any
+    draws: Array
+    log_weights: Array
+
+    @property
+    def evidence(self) -> Array:
+        """Importance-weighted bound of the log evidence, -inf where there is no approximation."""
+        total = jax.nn.logsumexp(self.log_weights, axis=-1)
+        return finite(total - jnp.log(self.log_weights.shape[-1]))
+
+    def draw(self, level: Array) -> Array:
+        """One of the draws by importance, shape (D,): that at `level`, uniform on (0, 1)."""
+        shares = jnp.cumsum(jax.nn.softmax(self.log_weights))
+        return self.draws[jnp.minimum(jnp.sum(shares < level), self.log_weights.size - 1)]
+
+
+def no_approximation(x: Array, num_draws: int, metric: Factor) -> Approximation:
+    """Before there is any; `metric` has the structure of those that will come."""
+    draws = jnp.tile(x, (num_draws, 1))
+    return Approximation(x, metric, draws, jnp.full(num_draws, -jnp.inf, x.dtype))
+
+
+def best_of(several: Approximation, before: Approximation) -> Approximation:
+    """The best of several approximations and of one before them."""
+    evidence = several.evidence
+    top = jnp.argmax(evidence)
+    best: Approximation = jax.tree.map(lambda leaf: leaf[top], several)
+    return select(evidence[top] > before.evidence, best, before)
+
+
+def sampled(noise: Array, logdensity_fn: LogDensity, x: Array, metric: Dense) -> Approximation:
+    """The normal N(x, G^-1) with draws from it, weighed by a log density at one after the other."""
+    values = finite(jax.lax.map(logdensity_fn, x + metric.inverse_sqrt_times(noise)))
+    return weigh(x, metric, noise, values)
+
+
+def weigh(x: Array, metric: Any, noise: Array, values: Array) -> Approximation:
+    """The normal N(x, G^-1) and its draws from `noise`, (S, D), with their log densities (S,)."""
+    draws = x + metric.inverse_sqrt_times(noise)
+    log_q = -0.5 * jnp.sum(noise**2, axis=1) + 0.5 * metric.log_det(x.size)
+    log_weights = finite(values - log_q)
+    is_usable = jnp.isfinite(log_weights)[:, None]
+    return Approximation(x, metric, jnp.where(is_usable, draws, x), log_weights)
+
+
+def negligible(x: Array | np.ndarray) -> float:
+    """Difference of log evidence at which the lesser approximation does not matter."""
+    return x.size + 10.0
+
+
+def finite(values: Array) -> Array:
+    """`values` with -inf for what is not finite."""
+    return jnp.where(jnp.isfinite(values), values, -jnp.inf)
+
+
+def curvature(
+    logdensity_fn: LogDensity,
+    x: Array,
+    differentiation: Differentiation,
+    num_rows: int | None = None,
+) -> tuple[Array, Dense]:
+    """Gradient and the metric ``|H|`` at `x`."""
+    gradient, hessian = derivatives(logdensity_fn, x, differentiation, num_rows)
+    return gradient, in_parts(metric_of, gradient, hessian)
+
+
+def metric_of(gradient: Array, hessian: Array) -> Dense:
+    """The metric ``|H|``; where that overflows, steps along the gradient.
+
+    Far out in float32 a Hessian can overflow where the gradient does not. A coordinate without any
+    curvature, as of a Laplace law, has the scale that its slope says: 1 / |gradient|.
+    """
+    size, eps = gradient.size, float(jnp.finfo(gradient.dtype).eps)
+    is_straight = jnp.diagonal(hessian) == 0
+    curvature = jnp.diag(jnp.where(is_straight, gradient**2, 0.0)) - hessian
+    metric = scaled_eigen(curvature).absolute(size * eps)
+    is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
+    length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
+    eye = identity(gradient).sqrt
+    along_gradient = Dense(eye / length, eye * length, 2.0 * size * jnp.log(length))
+    return select(is_usable, metric, along_gradient)
+
+
+def identity(x: Array) -> Dense:
+    """The metric of a start that has no curvature to go by."""
+    eye = jnp.eye(x.size, dtype=x.dtype)
+    return Dense(eye, eye, jnp.zeros((), x.dtype))
+
 
 Turn: TypeAlias = tuple[Array, Array, "Path"]  # its number, whether it is the last, and the paths
 ModelFn: TypeAlias = Callable[["Path", Array], "LocalModel"]
@@ -211,7 +308,10 @@ def take_turn(
     is_early = i < GRADIENT_STEPS
     direction = jnp.where(is_early, normalized(gradient), newton)
     ladder = path.x + LENGTHS[:, None].astype(path.x.dtype) * direction
-    tried = ladder if pair is None else pairs_about(jnp.concatenate([path.x[None], ladder]), pair)
+    tried = ladder
+    if pair is not None:  # a pair about the point, and about each of the ladder
+        points = jnp.concatenate([path.x[None], ladder])
+        tried = (points + pair[:, None]).reshape(-1, path.x.size)
     mean, shape = select(is_last, (best.mean, best.metric), (path.x, metric))
     draws = mean + shape.inverse_sqrt_times(noise)
     values = evaluate(jnp.concatenate([nudged(path.x), tried, draws]))
@@ -239,11 +339,6 @@ def take_turn(
     x = jnp.where(is_on & is_better, ladder[top], path.x)
     first_value = jnp.where(i == 0, first_value, path.first_value)
     return Path(x, is_moving, best_here, from_best, first_value, memory)
-
-
-def pairs_about(points: Array, pair: Array) -> Array:
-    """A pair about each of n points, (2 n, D)."""
-    return (points + pair[:, None]).reshape(-1, points.shape[1])
 
 
 def normalized(gradient: Array) -> Array:

@@ -11,12 +11,11 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.adaptation import windows
-from blackjax_ext.adaptation.approximations import negligible
-from blackjax_ext.adaptation.multistart import Starts
+from blackjax_ext.adaptation.newton_path import negligible
+from blackjax_ext.adaptation.start import Starts
 from blackjax_ext.adaptation.windows import AdaptState
-from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.precision import NOISE_RESOLUTION
+from blackjax_ext.precision import NOISE_RESOLUTION, OF_SHAPES
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
 SIGN = (

@@ -44,7 +44,6 @@ from blackjax_ext.mcmc.derivatives import (
     differenced,
     differentiation_of,
 )
-from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
@@ -294,6 +293,8 @@ def bind(
     """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
     if differentiation == "forward" and not algorithm.is_own:
+        from blackjax_ext.mcmc.tangents import forward_gradient  # which others do not need
+
         logdensity_fn = forward_gradient(logdensity_fn)
     return BoundAlgorithm(algorithm, logdensity_fn)
 

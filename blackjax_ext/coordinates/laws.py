@@ -47,9 +47,8 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from blackjax_ext.precision import exact_products
+from blackjax_ext.precision import OF_SHAPES, exact_products
 
-OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
 # rows of a factor; a gradient with 60 of two rows takes 0.20 ms, 0.32 by LAPACK, 0.13 without
 MOST_UNROLLED = 6
 MOST_WAVES = 1024  # of a walk: products with more of them would take longer than most models

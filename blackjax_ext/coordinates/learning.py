@@ -99,18 +99,16 @@ class Learned(NamedTuple):
         return Frame(metric, self.pseudo)
 
 
-def is_pseudo(node: Any) -> bool:
-    """Whether a node of a tree of pseudo-observations is one."""
-    return node is None or isinstance(node, Pseudo)
-
-
 def of_effects(function: Any, pseudo: ArrayTree, *others: Any) -> Any:
     """`function` of each effect's observation and what other trees have in its place."""
 
     def of_leaf(pseudo: Pseudo | None, *rest: Any) -> Any:
         return None if pseudo is None else function(pseudo, *rest)
 
-    return jax.tree.map(of_leaf, pseudo, *others, is_leaf=is_pseudo)
+    def is_leaf(node: Any) -> bool:
+        return node is None or isinstance(node, Pseudo)
+
+    return jax.tree.map(of_leaf, pseudo, *others, is_leaf=is_leaf)
 
 
 def first_learned(pseudo: ArrayTree) -> Learned:

@@ -45,8 +45,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc.auto_step import Leap, PhasePoint, draw_band, search
-from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.mcmc.states import init_gradient
+from blackjax_ext.mcmc.langevin import init_gradient, standard_normal
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level

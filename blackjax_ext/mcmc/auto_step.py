@@ -174,7 +174,9 @@ def go_there(
     """A trial from the start of the step."""
     d = distance(log_ratio)
     is_first = trials.exponent == 0  # every other trial is further away
-    direction = jnp.where(is_first, direction_of(d, band), trials.direction)
+    # whether the first trial says double, halve or neither
+    told = (d < band.inner).astype(jnp.int32) - (d > band.outer).astype(jnp.int32)
+    direction = jnp.where(is_first, told, trials.direction)
     goes_on = jnp.where(direction > 0, d < band.inner, (direction < 0) & (d > band.outer))
     # from outside the support, where no chain that is in equilibrium is, any way in will do
     is_entry = jnp.isposinf(log_ratio)
@@ -202,11 +204,6 @@ def go_there(
         is_confirmed=is_known,
         is_exhausted=is_exhausted,
     )
-
-
-def direction_of(d: Array, band: Band) -> Array:
-    """Whether the first trial says double, halve or neither."""
-    return (d < band.inner).astype(jnp.int32) - (d > band.outer).astype(jnp.int32)
 
 
 def go_back(trials: StepSearch, log_ratio: Array, band: Band) -> StepSearch:

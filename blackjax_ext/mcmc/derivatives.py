@@ -15,6 +15,7 @@ function of the position alone: a metric of differences leaves a sampler exact.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -25,6 +26,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.equations import primitives_in
+from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.types import Function, LogDensity
 
 Wanted: TypeAlias = Literal["reverse", "forward", "none"]
@@ -183,3 +185,39 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
     # each halves the digits by which the first guess is off
     slope: Array = jax.lax.fori_loop(0, 3, improve, first)[1]
     return length * slope
+
+
+def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> LogDensity:
+    """The gradient, in the mode that there is."""
+    if differentiation == "gradients":
+        logdensity_fn = differenced(logdensity_fn)
+    return jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
+
+
+def derivatives(
+    logdensity_fn: LogDensity,
+    x: Array,
+    differentiation: Differentiation,
+    num_rows: int | None = None,
+) -> tuple[Array, Array]:
+    """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
+    grad_fn = gradient_of(logdensity_fn, differentiation)
+
+    rows = partial(in_parts, partial(along_each, grad_fn), x)
+    directions = directions_of(x, num_rows or x.size)
+    if len(directions) == 1:
+        gradient, hessian = rows(directions[0])
+    else:
+        gradients, hessian = jax.lax.map(rows, directions)
+        gradient, hessian = gradients[0], hessian.reshape(-1, x.size)[: x.size]
+    return gradient, 0.5 * (hessian + hessian.T)
+
+
+def directions_of(x: Array, num_rows: int) -> Array:
+    """The unit vectors in equal chunks, (n, m, D); zeros fill the last one up.
+
+    A chunk of another size would be another program.
+    """
+    num_chunks = -(-x.size // num_rows)
+    size = -(-x.size // num_chunks)
+    return jnp.eye(num_chunks * size, x.size, dtype=x.dtype).reshape(num_chunks, size, x.size)

@@ -39,7 +39,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_position, check_scalar, check_share
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import standard_normal
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity

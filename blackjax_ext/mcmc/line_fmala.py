@@ -34,9 +34,9 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.langevin import DensityState as LineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as LineFMALAInfo
-from blackjax_ext.mcmc.states import DensityState as LineFMALAState
-from blackjax_ext.mcmc.states import init_density as init
+from blackjax_ext.mcmc.langevin import init_density as init
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.metrics.structures import IDENTITY

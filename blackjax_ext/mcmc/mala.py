@@ -24,10 +24,10 @@ from functools import partial
 from blackjax.types import PRNGKey
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, states
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.langevin import GradientState as MALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as MALAInfo
-from blackjax_ext.mcmc.states import GradientState as MALAState
-from blackjax_ext.mcmc.states import init_gradient as init
+from blackjax_ext.mcmc.langevin import init_gradient as init
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
@@ -53,7 +53,7 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
             gradient = langevin.whitened_gradient(state, metric)
             return langevin.Point(state.logdensity, gradient, IDENTITY)
 
-        state_at = partial(states.state_at, logdensity_fn)
+        state_at = partial(langevin.state_at, logdensity_fn)
         return langevin.move(rng_key, state, step_size, metric, point, state_at)
 
     return kernel

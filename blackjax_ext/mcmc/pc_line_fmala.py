@@ -43,9 +43,9 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.langevin import DensityState as PCLineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as PCLineFMALAInfo
-from blackjax_ext.mcmc.states import DensityState as PCLineFMALAState
-from blackjax_ext.mcmc.states import init_density as init
+from blackjax_ext.mcmc.langevin import init_density as init
 from blackjax_ext.mcmc.tangent_moves import CURVATURE_FLOOR, Along, line_move
 from blackjax_ext.metrics.factors import InverseMassMatrix, absolute, factorize
 from blackjax_ext.top_level import top_level

@@ -17,10 +17,10 @@ from blackjax.types import PRNGKey
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.langevin import DensityState as RandomWalkState
 from blackjax_ext.mcmc.langevin import MoveInfo as RandomWalkInfo
-from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.mcmc.states import DensityState as RandomWalkState
-from blackjax_ext.mcmc.states import init_density as init
+from blackjax_ext.mcmc.langevin import init_density as init
+from blackjax_ext.mcmc.langevin import standard_normal
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity

@@ -15,9 +15,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.langevin import MoveInfo
-from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.mcmc.states import DensityState
+from blackjax_ext.mcmc.langevin import DensityState, MoveInfo, standard_normal
 from blackjax_ext.mcmc.tangents import TangentLaw
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize

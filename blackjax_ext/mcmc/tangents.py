@@ -3,6 +3,8 @@ r"""Random tangents, and what a density does along them, by forward-mode differe
 A frame is K orthonormal tangents in the whitened space ``L^{-1} x``, one per row, shape (K, D).
 Its law does not depend on the position. That is all exactness asks of it: the law then cancels in
 every acceptance ratio, and a kernel that holds for each frame holds on average.
+
+Along all D axes a density gives the gradient, for densities without a reverse mode.
 """
 
 from functools import partial
@@ -12,11 +14,12 @@ import jax
 import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jax.typing import DTypeLike
 
 from blackjax_ext.checks import check_choice, check_count
 from blackjax_ext.factoring import along_each, in_parts
-from blackjax_ext.mcmc.noise import in_blocks, standard_normal
+from blackjax_ext.mcmc.langevin import in_blocks, standard_normal
 from blackjax_ext.types import LogDensity
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
@@ -126,3 +129,26 @@ def number_of(directions: ArrayTree) -> int:
 def first_of(directions: ArrayTree) -> ArrayTree:
     """The first direction."""
     return jax.tree.map(lambda leaf: leaf[0], directions)
+
+
+def forward_gradient(logdensity_fn: LogDensity) -> LogDensity:
+    """`logdensity_fn` with a reverse mode that is made of D JVPs, which share one primal.
+
+    Algorithms that call ``jax.grad`` then sample densities that have forward mode alone.
+    """
+
+    @jax.custom_vjp
+    def function(x: ArrayTree) -> Array:
+        return logdensity_fn(x)
+
+    def forward(x: ArrayTree) -> tuple[Array, ArrayTree]:
+        flat, unravel = ravel_pytree(x)
+        basis = jnp.eye(flat.size, dtype=flat.dtype)
+        value, gradient = slopes(lambda y: logdensity_fn(unravel(y)), flat, basis)
+        return value, unravel(gradient)
+
+    def backward(gradient: ArrayTree, cotangent: Array) -> tuple[ArrayTree]:
+        return (jax.tree.map(lambda g: cotangent * g, gradient),)
+
+    function.defvjp(forward, backward)
+    return function

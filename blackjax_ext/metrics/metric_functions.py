@@ -15,6 +15,10 @@ With :math:`A = -\nabla^2 \log \pi = Q \Lambda Q^T` in those coordinates:
 `diagonal_hessian`     :math:`\max(|\mathrm{diag} A|, \delta)`, without eigenvalues
 `fisher`               a user's Fisher information; Cholesky, without eigenvalues
 =====================  ===============================================================
+
+Where eigenvalues coincide the derivative of an eigenvector would divide by zero. That of
+:math:`Q f(\Lambda) Q^T` is :math:`Q (J \circ Q^T dA\, Q) Q^T` with the divided differences
+:math:`J_{ab} = (f(\lambda_a) - f(\lambda_b)) / (\lambda_a - \lambda_b)` (Daleckii and Krein).
 """
 
 from collections.abc import Callable
@@ -30,12 +34,61 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_positive, check_scalar
 from blackjax_ext.factoring import along_each, in_parts
-from blackjax_ext.metrics import factors, spectra
+from blackjax_ext.metrics import factors
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import from_precision
 from blackjax_ext.metrics.structures import IDENTITY, Diagonal
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import LogDensity, Unravel
+
+
+def above(floor: float, values: Array) -> Array:
+    """Values, none below `floor`."""
+    return jnp.maximum(values, floor)
+
+
+def absolute_above(floor: float, values: Array) -> Array:
+    """Absolute values, none below `floor`."""
+    return jnp.maximum(jnp.abs(values), floor)
+
+
+def softabs(alpha: float, values: Array) -> Array:
+    """``x coth(alpha x)``, by its series about 0."""
+    scaled = alpha * values
+    is_small = jnp.abs(scaled) < 0.01
+    series = (1.0 + scaled**2 / 3.0) / alpha
+    return jnp.where(is_small, series, values / jnp.tanh(jnp.where(is_small, 1.0, scaled)))
+
+
+def divided_differences(function: Callable[[Array], Array], values: Array) -> Array:
+    """``(f(a) - f(b)) / (a - b)`` for all pairs of `values`; the derivative where they coincide."""
+    a, b = values[:, None], values[None, :]
+    gap = a - b
+    middle = 0.5 * (a + b)
+    closeness = jnp.finfo(values.dtype).eps ** 0.5 * (1.0 + jnp.abs(middle))
+    is_close = jnp.abs(gap) < closeness
+    slope = jax.jvp(function, (middle,), (jnp.ones_like(middle),))[1]
+    return jnp.where(is_close, slope, (function(a) - function(b)) / jnp.where(is_close, 1.0, gap))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def matrix_function(function: Callable[[Array], Array], matrix: Array) -> Array:
+    """``Q f(Lambda) Q^T`` of a symmetric matrix."""
+    vectors: Array
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * function(values)) @ vectors.T
+
+
+@matrix_function.defjvp
+def matrix_function_jvp(
+    function: Callable[[Array], Array], primals: Any, tangents: Any
+) -> tuple[Array, Array]:
+    """Daleckii and Krein's formula."""
+    (matrix,), (tangent,) = primals, tangents
+    values, vectors = jnp.linalg.eigh(matrix)
+    inner = divided_differences(function, values) * (vectors.T @ tangent @ vectors)
+    return (vectors * function(values)) @ vectors.T, vectors @ inner @ vectors.T
+
 
 Flat: TypeAlias = Callable[[Array], Array]
 MetricFn: TypeAlias = Callable[[LogDensity, ArrayTree], Factor | Array]
@@ -112,9 +165,7 @@ class HessianMetric:
 
         directions = preconditioner.inverse_sqrt_times(vectors.T)
         thirds = jax.vmap(partial(in_parts, third))(directions)  # rows t_b
-        slopes = spectra.divided_differences(
-            lambda values: 1.0 / self.spectrum(values), eigenvalues
-        )
+        slopes = divided_differences(lambda values: 1.0 / self.spectrum(values), eigenvalues)
         if self.is_diagonal:
             slopes = jnp.diag(jnp.diagonal(slopes))
         return vectors @ jnp.sum(slopes * (vectors.T @ thirds.T), axis=1)
@@ -125,7 +176,7 @@ class HessianMetric:
         curvature = -jax.hessian(flat(logdensity_fn, unravel))(x)
         if self.is_diagonal or x.size == 1:
             return jnp.diag(self.spectrum(jnp.diagonal(curvature)))
-        return spectra.matrix_function(self.spectrum, 0.5 * (curvature + curvature.T))
+        return matrix_function(self.spectrum, 0.5 * (curvature + curvature.T))
 
 
 @dataclass(frozen=True)
@@ -213,7 +264,7 @@ def clipped_hessian(floor: float = 0.1) -> HessianMetric:
     [0.5, 2.0]
     """
     check_positive("floor", floor)
-    return HessianMetric(partial(spectra.above, floor))
+    return HessianMetric(partial(above, floor))
 
 
 def absolute_hessian(floor: float = 0.1) -> HessianMetric:
@@ -222,7 +273,7 @@ def absolute_hessian(floor: float = 0.1) -> HessianMetric:
     Cost: D Hessian-vector products, one eigenvalue problem.
     """
     check_positive("floor", floor)
-    return HessianMetric(partial(spectra.absolute_above, floor))
+    return HessianMetric(partial(absolute_above, floor))
 
 
 def softabs_hessian(alpha: float = 10.0) -> HessianMetric:
@@ -232,7 +283,7 @@ def softabs_hessian(alpha: float = 10.0) -> HessianMetric:
     products, one eigenvalue problem.
     """
     check_positive("alpha", alpha)
-    return HessianMetric(partial(spectra.softabs, alpha))
+    return HessianMetric(partial(softabs, alpha))
 
 
 def diagonal_hessian(floor: float = 0.1) -> HessianMetric:
@@ -241,7 +292,7 @@ def diagonal_hessian(floor: float = 0.1) -> HessianMetric:
     Cost: D Hessian-vector products.
     """
     check_positive("floor", floor)
-    return HessianMetric(partial(spectra.absolute_above, floor), is_diagonal=True)
+    return HessianMetric(partial(absolute_above, floor), is_diagonal=True)
 
 
 def fisher(fn: Callable[[ArrayTree], Array]) -> InformationMetric:

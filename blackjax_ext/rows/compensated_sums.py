@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from blackjax_ext.equations import bytes_of
 from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.consecutive import at_chunk
-from blackjax_ext.work import bytes_of
 
 BUDGET = 2**25  # bytes for the intermediate results of a chunk
 MIN_CHUNKED_ROWS = 256  # so few rows are never divided into chunks

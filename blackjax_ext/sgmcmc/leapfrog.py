@@ -45,7 +45,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import standard_normal
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.precision import inner

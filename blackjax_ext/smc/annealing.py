@@ -8,8 +8,8 @@ from blackjax.base import SamplingAlgorithm
 from blackjax.types import PRNGKey
 from jax import Array
 
+from blackjax_ext.equations import traced
 from blackjax_ext.types import Function
-from blackjax_ext.work import traced
 
 
 class Schedule(NamedTuple):

@@ -16,7 +16,7 @@ from jax import Array
 from blackjax_ext.checks import check_choice, check_count
 from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import differentiation_of
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import standard_normal
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import mixtures

@@ -68,7 +68,7 @@ from blackjax_ext.checks import (
     check_scalar,
     check_share,
 )
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import standard_normal
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler

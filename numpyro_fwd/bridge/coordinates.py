@@ -193,7 +193,9 @@ def effects_of(
         kinds.update({name: type(bare(fn)).__name__ for name, fn in latents.items()})
         names[:] = [] if unread else handler.laws
         read = {} if unread else handler.laws
-        return read, {name: arrays_of(fn) for name, fn in latents.items()}
+        leaves = {name: jax.tree.leaves(fn) for name, fn in latents.items()}
+        # those that are traced among them
+        return read, {n: [x for x in each if isinstance(x, Array)] for n, each in leaves.items()}
 
     read, written = dependent(laws_at, position)
 
@@ -208,8 +210,3 @@ def effects_of(
         if name not in effects and depends(flags)
     }
     return Reading(effects, as_written)
-
-
-def arrays_of(tree: Any) -> list[Array]:
-    """The arrays among the leaves of a tree, those that are traced among them."""
-    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Array)]

@@ -35,7 +35,8 @@ from blackjax_ext.coordinates.laws import (
     coarseness_of,
     walk,
 )
-from numpyro_fwd.bridge.traces import unwrapped
+
+WRAPPERS = dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution
 
 
 class LawOf(NamedTuple):
@@ -152,15 +153,15 @@ MAPS: dict[type, LawOf] = {
 
 def bare(fn: dist.Distribution) -> dist.Distribution:
     """The distribution under independent dimensions, expansions and masks."""
-    while isinstance(fn, dist.MaskedDistribution) or unwrapped(fn) is not fn:
-        fn = fn.base_dist if isinstance(fn, dist.MaskedDistribution) else unwrapped(fn)
+    while isinstance(fn, WRAPPERS):
+        fn = fn.base_dist
     return fn
 
 
 def mask_of(fn: dist.Distribution) -> Any:
     """Where a distribution has a density, True or of a shape that broadcasts to its values."""
     mask: Any = True
-    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
+    while isinstance(fn, WRAPPERS):
         own = fn._mask if isinstance(fn, dist.MaskedDistribution) else True
         if own is not True:
             own = jnp.broadcast_to(jnp.asarray(own), fn.batch_shape)

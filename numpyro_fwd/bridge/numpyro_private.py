@@ -5,6 +5,8 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
+# ruff: noqa: F401  # for other files
+
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,37 +17,6 @@ from tqdm import trange
 from tqdm.auto import tqdm
 
 from numpyro_fwd.types import Args, Kwargs
-
-__all__ = [
-    "CHECKED_AGAINST",
-    "GIBBS_SITES_KWARG",
-    "Messenger",
-    "ParamShape",
-    "constrain_fn",
-    "effective_sample_size",
-    "find_valid_initial_params",
-    "forget_steps",
-    "gelman_rubin",
-    "get_potential_fn",
-    "give_arguments",
-    "has_own_steps",
-    "helpful_support_errors",
-    "hide_bars",
-    "identity",
-    "is_jacobian_of",
-    "is_prng_key",
-    "is_under_jax_transform",
-    "mask_of",
-    "nested_attrgetter",
-    "not_jax_tracer",
-    "prepare_model",
-    "scan_wrapper",
-    "transform_fn",
-    "transforms_of",
-    "unconstrain_fn",
-    "unconstrain_params",
-    "validate_model",
-]
 
 CHECKED_AGAINST = "0.22.0"
 

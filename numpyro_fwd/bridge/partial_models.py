@@ -10,18 +10,18 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute
 
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.numpyro_private import Messenger
-from numpyro_fwd.bridge.observed import num_values, observed_terms
-from numpyro_fwd.bridge.plates import FullView, Plate, distinct_rows, given_rows
-from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
-from numpyro_fwd.bridge.random_networks import (
+from numpyro_fwd.bridge.log_terms import log_terms, num_values, observed_terms
+from numpyro_fwd.bridge.networks import (
     checked_priors,
+    holds_streams_alone,
     sampled_layers,
+    with_new_streams,
     with_sampled_layers,
     without_sampled_layers,
 )
-from numpyro_fwd.bridge.random_streams import holds_streams_alone, with_new_streams
+from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.plates import FullView, Plate, distinct_rows, given_rows
+from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
 from numpyro_fwd.bridge.row_models import RowTerms
 from numpyro_fwd.bridge.traces import first_sites, is_latent, without_values
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues

@@ -18,12 +18,12 @@ from numpyro.infer import init_to_sample
 
 from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data
-from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import (
     TracedModel,
     first_sites,
     has_observed,
+    imputing,
     is_latent,
     without_values,
 )

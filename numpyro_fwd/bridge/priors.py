@@ -15,9 +15,14 @@ from numpyro.distributions import MaskedDistribution, biject_to
 
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
+from numpyro_fwd.bridge.log_terms import (
+    LogTerms,
+    impossible_sites,
+    log_prob_of,
+    log_terms,
+    observed_terms,
+)
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
-from numpyro_fwd.bridge.observed import impossible_sites, observed_terms
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues

@@ -43,8 +43,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import INDEXED
-from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
+from numpyro_fwd.bridge.arguments import INDEXED, SplitArguments, program_with, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate, check_model
 from numpyro_fwd.bridge.row_models import RowModel, RowTerms

@@ -1,6 +1,13 @@
-"""Where the chains of a model start: points of finite density, and what is wrong without one."""
+"""Where the chains of a model start: points of finite density, and what is wrong without one.
+
+Around them the density of the model is also compared with itself in full precision, on a device
+with coarse products. What the library multiplies states its precision
+(:mod:`blackjax_ext.precision`); the products of a model are the user's. A constant of the energy
+does no harm, so differences between points are compared.
+"""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,23 +21,35 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import ImproperUniform, constraints
 from numpyro.handlers import block, substitute
 
+from blackjax_ext import precision
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.mcmc.derivatives import Differentiation
-from blackjax_ext.meshes import on_host
+from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import first_not_finite, to_blame
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    first_not_finite,
+    run_with,
+    split_arguments,
+    to_blame,
+)
 from numpyro_fwd.bridge.numpyro_private import (
     find_valid_initial_params,
     identity,
     is_prng_key,
     not_jax_tracer,
 )
-from numpyro_fwd.bridge.raising import check_evaluated
-from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, sites_at, without_values
+from numpyro_fwd.bridge.traces import (
+    drawn_on_host,
+    first_sites,
+    is_latent,
+    sites_at,
+    without_values,
+)
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
 Position = Any
@@ -265,3 +284,109 @@ def explaining_shapes(
             "a run cannot go on from a state of latents with other unconstrained shapes: "
             f"{', '.join(found)}. Set post_warmup_state = None for a warm-up of its own."
         ) from error
+
+
+REMEDY = (
+    "Let the call return NaN instead of raising, as diffrax.diffeqsolve(..., throw=False) returns "
+    "numbers that are not finite: the log density is not finite either, and the point is rejected."
+)
+
+
+def first_evaluated(look: Function, args: Args, kwargs: Kwargs | None) -> Sites:
+    """Sites ``look(args, kwargs)``; RuntimeError with line and point if a call into Python raises.
+
+    NumPyro's own errors, and those of the model's own Python, are as they are.
+    """
+    try:
+        sites: Sites = look(args, kwargs)
+    except (RuntimeError, ValueError) as error:  # jaxlib has either for what a callback raises
+        is_of_a_call = any(word in str(error).lower() for word in ("callback", "equinox"))
+        if is_of_a_call and (raised := raised_by(look, args, kwargs)):
+            raise refusal(raised) from error
+        raise
+    return sites
+
+
+def check_evaluated(
+    model: Model, args: Args, kwargs: Kwargs | None, z: Any, is_finite: np.ndarray
+) -> None:
+    """RuntimeError if `model` raises in a chain at `z`, (C, ...), without a density."""
+
+    def look(args: Args, kwargs: Kwargs | None, at: Any) -> Sites:
+        return sites_at(model, args, kwargs, at, jax.random.key(0))
+
+    for i in np.flatnonzero(~is_finite):
+        at = jax.tree.map(lambda leaf: leaf[i], z)  # noqa: B023
+        if raised := raised_by(look, args, kwargs, at):
+            raise refusal(raised)
+
+
+def refusal(raised: str) -> RuntimeError:
+    """An error that says what a model raises, and what to do."""
+    return RuntimeError(
+        f"model raises where chains would start: {raised}. {REMEDY} Or give "
+        "init_strategy=numpyro.infer.init_to_value(values=...), where the model can be evaluated."
+    )
+
+
+def raised_by(look: Function, args: Args, kwargs: Kwargs | None, *rest: Any) -> str:
+    """What the sites ``look(args, kwargs, *rest)`` raise, and the latents; "" for nothing."""
+    split = split_arguments(args, kwargs)
+
+    def evaluation(arrays: list[Any], *rest: Any) -> tuple[dict[str, Any], list[Any]]:
+        found = look(*split.join(arrays), *rest)
+        sites = {name: site for name, site in found.items() if site["type"] == "sample"}
+        latents = {name: site["value"] for name, site in sites.items() if is_latent(site)}
+        return latents, [site["fn"].log_prob(site["value"]) for site in sites.values()]
+
+    program = jax.jit(forgiving(evaluation, raised := Raised()))
+    # of a mesh no process holds all of the arrays, which it must be given
+    latents, _ = jax.block_until_ready(run_with(split, program, *rest))
+    point = ", ".join(f"{name} = {on_host(value)}" for name, value in latents.items())
+    return raised.first and f"{raised.first}, at {point}"
+
+
+NUM_COMPARED = 8
+COARSE_PRODUCTS = (
+    "the products of matrices on {} are rounded by default, to 10 bits (TF32) or fewer. Around the "
+    "start this changes differences of the model's log density by {:.2g} nats: the chains would "
+    "sample another posterior. Set "
+    'jax.config.update("jax_default_matmul_precision", "highest") before the run, or write '
+    'precision="highest" in the products of the model, which then take longer; or subtract means '
+    "from what they multiply."
+)
+
+
+@precision.exact_products  # the same places under both precisions
+def points_around(x: Array, metric: Factor | None) -> Array:
+    """A few places to compare energies at, (n, D): starts of chains (C, D), and moves from them."""
+    x = x[:NUM_COMPARED]
+    rest = NUM_COMPARED - x.shape[0]
+    if not rest:
+        return x
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=(rest, x.shape[1])), x.dtype)
+    moves = 0.1 * noise if metric is None else jax.vmap(metric.inverse_sqrt_times)(noise)
+    return jnp.concatenate([x, x[0] + moves])
+
+
+def check_products(energies: Callable[[], Array]) -> None:
+    """Warn if `energies` (n,), traced and run twice, depend on the precision of products.
+
+    Only where the device has coarse ones: elsewhere nothing is run. Traced values are let through.
+    """
+    if not precision.are_coarse_here():
+        return
+    both = energies(), precision.exact_products(energies)()
+    if not not_jax_tracer(both[0]):
+        return
+    here, full = (np.asarray(on_host(values), np.float64) for values in both)
+    is_known = np.isfinite(full)
+    if not is_known.any():
+        return
+    here, full = here[is_known], full[is_known]
+    off = float(np.max(np.abs(here - full - np.median(here - full))))
+    # roundings of the energy that full precision would not take away
+    rounding = 8.0 * float(jnp.finfo(both[0].dtype).eps * np.max(np.abs(full)))
+    # nats that nobody sees in a posterior
+    if not off <= max(0.01, rounding) and is_first_process():
+        warnings.warn(COARSE_PRODUCTS.format(jax.devices()[0].device_kind, off), stacklevel=2)

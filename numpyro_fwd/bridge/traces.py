@@ -1,7 +1,8 @@
 """Every run of a model whose sites the library looks at: one function for each purpose.
 
 Nothing else in the library traces a model. NumPyro itself does, where it looks for a start and
-where it maps positions to the sites' supports.
+where it maps positions to the sites' supports. All run it with responses that it draws where they
+are missing (:class:`imputing`).
 """
 
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from numpyro.infer import init_to_feasible, init_to_uniform
 
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import (
+    Messenger,
     helpful_support_errors,
+    scan_wrapper,
     unconstrain_params,
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
@@ -188,3 +191,84 @@ def unwrapped(fn: dist.Distribution) -> dist.Distribution:
     while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
         fn = fn.base_dist
     return fn
+
+
+OBSERVED, UNOBSERVED = "_observed", "_unobserved"
+UNNORMALIZED = (
+    dist.ImproperUniform,
+    dist.IntervalCensoredDistribution,
+    dist.LeftCensoredDistribution,
+    dist.RightCensoredDistribution,
+    dist.Unit,
+)
+
+
+class imputing(Messenger):
+    """Give latents that stand for missing responses, by ``obs_mask``, their law at all places.
+
+    NumPyro makes two sites of ``sample("y", law, obs=y, obs_mask=is_known)``: "y_observed", and a
+    latent "y_unobserved" of y's shape, with one law. Where y is known, nothing depends on the
+    latent, and its density is flat: chains run away there, and a warm-up learns nothing of use.
+    Here it has its law at those places, too: given all else the law integrates to one, so the
+    posterior of all else is the same, and that of the missing responses. What need not integrate to
+    one keeps its mask: a density that the model scales, a law of censored values, an improper law,
+    or one that is not NumPyro's.
+    """
+
+    def __enter__(self) -> Any:
+        """Begin a run of the model."""
+        self.observed: dict[str, Any] = {}
+        return super().__enter__()
+
+    def process_message(self, msg: Site) -> None:
+        """Take the mask from the latent of two sites that ``obs_mask`` has made."""
+        if msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
+            # the sites of a step are seen from outside when their laws are other objects
+            step, *rest = msg["args"]
+            msg["args"] = (imputing_in(step), *rest)
+        if msg["type"] != "sample" or (law := unmasked(msg["fn"])) is None:
+            return
+        name = msg["name"]
+        if msg["is_observed"] and name.endswith(OBSERVED):
+            self.observed[name.removesuffix(OBSERVED)] = unwrapped(law)
+        elif (
+            is_latent(msg)
+            and name.endswith(UNOBSERVED)
+            and self.observed.get(name.removesuffix(UNOBSERVED)) is unwrapped(law)
+            and msg["scale"] is None
+            and is_normalized(law)
+        ):
+            msg["fn"] = law
+
+
+def imputing_in(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of a scan, with laws where responses are missing."""
+
+    def imputed(*arguments: Any) -> Any:
+        with imputing():
+            return step(*arguments)
+
+    return imputed
+
+
+def unmasked(law: dist.Distribution) -> dist.Distribution | None:
+    """A law without its mask, which plates may have expanded; None for one without a mask."""
+    if type(law) is dist.ExpandedDistribution:
+        inner = unmasked(law.base_dist)
+        return None if inner is None else inner.expand(law.batch_shape)
+    return law.base_dist if type(law) is dist.MaskedDistribution else None
+
+
+def is_normalized(law: Any) -> bool:
+    """Whether a law is known to integrate to one, as is all that it is made of.
+
+    A mask within it is the user's.
+    """
+    if isinstance(law, (list, tuple)):
+        return all(map(is_normalized, law))
+    if not isinstance(law, (dist.Distribution, dist.transforms.Transform)):
+        return True
+    is_known = type(law).__module__.startswith(dist.__name__)
+    if not is_known or isinstance(law, (*UNNORMALIZED, dist.MaskedDistribution)):
+        return False
+    return all(map(is_normalized, vars(law).values()))

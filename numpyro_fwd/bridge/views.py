@@ -14,19 +14,14 @@ from jax import Array
 from numpyro.distributions import Delta
 from numpyro.infer import init_to_median
 
-from blackjax_ext.mcmc.derivatives import (
-    Differentiation,
-    Wanted,
-    differenced,
-    differentiation_of,
-)
+from blackjax_ext.mcmc.derivatives import Differentiation, Wanted, differenced, differentiation_of
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.argument_errors import to_blame
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
     split_arguments,
+    to_blame,
     traced_once,
 )
 from numpyro_fwd.bridge.numpyro_private import (
@@ -38,12 +33,13 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
-from numpyro_fwd.bridge.raising import check_evaluated, first_evaluated
 from numpyro_fwd.bridge.starts import (
     MANY_SITES,
+    check_evaluated,
     check_init_params,
     check_start,
     find_start,
+    first_evaluated,
     in_precision_of,
 )
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.adaptation import approximations, report
+from blackjax_ext.adaptation import newton_path, report
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
+from blackjax_ext.mcmc.derivatives import derivatives
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.rows.control_variates import Anchor, anchored
@@ -20,14 +21,9 @@ from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.rows.resolution import RUNAWAY, check_resolution, in_dtype
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
+from numpyro_fwd.bridge.row_models import stochastic_potential
 from numpyro_fwd.kernels.other_modes import Passes, look_elsewhere, place_of, warn_of_modes
-from numpyro_fwd.kernels.row_strategies import (
-    PlainRows,
-    counting,
-    density_in_chunks,
-    rows_of,
-)
+from numpyro_fwd.kernels.row_strategies import PlainRows, counting, density_in_chunks, rows_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, evaluate, ravel_one, split_keys
 
 MOST_EXPANDED = BUDGET.dimensions["reverse"]
@@ -122,7 +118,7 @@ class AnchoredRows(PlainRows):
             def draw_one(key, place):
                 key_draws, key_choice = jax.random.split(key)
                 noise = jax.random.normal(key_draws, (BUDGET.draws, place.size), place.dtype)
-                approximation = approximations.sampled(
+                approximation = newton_path.sampled(
                     noise, lambda x: logdensity_fn(unravel(x)), place, shared.metric
                 )
                 return approximation.draw(jax.random.uniform(key_choice, dtype=place.dtype))
@@ -151,7 +147,7 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
             return energy(arrays, x + root @ u).value()
 
         differentiation = run.source.view.differentiation
-        return approximations.derivatives(along, jnp.zeros_like(x), differentiation, BUDGET.rows)
+        return derivatives(along, jnp.zeros_like(x), differentiation, BUDGET.rows)
 
     return Passes(run.compiled(energy), run.compiled(both))
 

@@ -19,42 +19,38 @@ from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.programs import compiled_soon, keeping
 from blackjax_ext.raising import Raised, warning_after
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import naming_arguments
-from numpyro_fwd.bridge.arguments import run_with, split_arguments
-from numpyro_fwd.bridge.fingerprints import (
-    Fingerprint,
-    KnownPrograms,
-    fingerprint,
-    is_other,
-)
-from numpyro_fwd.bridge.imputation import imputing
+from numpyro_fwd.bridge.arguments import naming_arguments, run_with, split_arguments
+from numpyro_fwd.bridge.fingerprints import Fingerprint, KnownPrograms, fingerprint, is_other
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.raising import REMEDY
-from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
+from numpyro_fwd.bridge.starts import REMEDY, check_start, explaining, explaining_shapes
+from numpyro_fwd.bridge.traces import imputing
 from numpyro_fwd.bridge.views import View, view_model, view_potential
-from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric, check_metric_options
-from numpyro_fwd.kernels.chains import first_state, step_chains
-from numpyro_fwd.kernels.descriptions import describe
-from numpyro_fwd.kernels.options import AS_IT_IS_DONE, INSTEAD, check_options, full_signature
-from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
-from numpyro_fwd.kernels.same_data import InPlace, check_data
-from numpyro_fwd.kernels.state import (
+from numpyro_fwd.kernels.chains import (
     KernelState,
     as_chains,
     first_position,
+    first_state,
     made_anew,
-    split_each,
+    step_chains,
     with_chains,
     with_types_of,
 )
-from numpyro_fwd.kernels.strategy import Motionless, Run, Source, Strategy, WholeDensity
-from numpyro_fwd.kernels.tuning import Tuning
+from numpyro_fwd.kernels.notices import InPlace, check_data
+from numpyro_fwd.kernels.options import (
+    AS_IT_IS_DONE,
+    INSTEAD,
+    check_options,
+    describe,
+    full_signature,
+)
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
+from numpyro_fwd.kernels.strategy import Motionless, Run, Source, Strategy, WholeDensity, split_each
+from numpyro_fwd.kernels.tuning import DenseMass, GivenMetric, Tuning, check_metric_options
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
 if TYPE_CHECKING:
-    from numpyro_fwd.kernels.centredness import Centredness
-    from numpyro_fwd.kernels.coordinates import Effects
+    from numpyro_fwd.kernels.coordinates import Centredness, Effects
 
 MOST_KEPT = 32  # programs of starts that a kernel keeps
 
@@ -345,7 +341,7 @@ class BlackJAXKernel(MCMCKernel):
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
-        from numpyro_fwd.kernels.centredness import centredness_of
+        from numpyro_fwd.kernels.coordinates import centredness_of
 
         as_written = {} if self._effects is None else self._effects.as_written
         return centredness_of(mcmc.last_state, as_written)

@@ -8,17 +8,16 @@ from jax import Array
 
 from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.leapfrog import check_friction
-from numpyro_fwd.bridge.argument_errors import naming_arguments
-from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.arguments import evaluating, naming_arguments
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, first_rows
 from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.chains import KernelState
 from numpyro_fwd.kernels.options import KernelOptions
 from numpyro_fwd.kernels.row_strategies import PlainRows, check_start_optimizer
-from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
 from numpyro_fwd.types import Args, Kwargs, Model
 

@@ -16,9 +16,9 @@ from blackjax_ext.types import LogDensity
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.views import NoDerivatives, View
 from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.chains import KernelState
 from numpyro_fwd.kernels.options import KernelOptions
 from numpyro_fwd.kernels.recording import Recording, of_trajectory
-from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import WholeDensity
 from numpyro_fwd.types import Args, Kwargs, Model
 

@@ -9,7 +9,7 @@ The cost does not grow with N unless there is one.
 
 What is found is compared by position, in standard deviations, and by log evidence in the normal
 approximation. A place matters if its evidence is at most D + 10 below the best, as in
-:func:`blackjax_ext.adaptation.multistart.choose_starts`.
+:func:`blackjax_ext.adaptation.start.choose_starts`.
 """
 
 import warnings
@@ -20,14 +20,14 @@ import jax
 import numpy as np
 
 from blackjax_ext.adaptation import report
-from blackjax_ext.adaptation.approximations import negligible
 from blackjax_ext.adaptation.budget import BUDGET
-from blackjax_ext.adaptation.multistart import FAR, agree, find_starts
+from blackjax_ext.adaptation.newton_path import negligible
 from blackjax_ext.adaptation.run import ravel_each
+from blackjax_ext.adaptation.start import FAR, agree, find_starts
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.newton import DerivativesFn, Stationary, in_double, newton
-from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
+from numpyro_fwd.bridge.row_models import density_of_some, share_of_some
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.row_strategies import rows_of
 from numpyro_fwd.kernels.strategy import Run, ravel_one

@@ -19,11 +19,9 @@ from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.types import LogDensity
-from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
+from numpyro_fwd.bridge.row_models import RowModel, size_of_epoch, stochastic_potential
 from numpyro_fwd.kernels.recording import Recording, of_rows
-from numpyro_fwd.kernels.state import split_each
-from numpyro_fwd.kernels.strategy import Run, Source, Start, follow_path
+from numpyro_fwd.kernels.strategy import Run, Source, Start, follow_path, split_each
 
 
 def rows_of(source: Source) -> RowModel:

@@ -14,7 +14,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
-from blackjax_ext.equations import needed_equations
+from blackjax_ext.equations import evaluated, needed_equations, traced
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.smc import annealing, langevin_smc, sampler
@@ -23,11 +23,14 @@ from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import evaluated, traced
-from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    check_arguments,
+    naming_arguments,
+    run_with,
+    split_arguments,
+)
 from numpyro_fwd.bridge.fingerprints import fingerprint
-from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
@@ -38,18 +41,20 @@ from numpyro_fwd.bridge.priors import (
     warn_of_ties,
     warn_without_likelihood,
 )
-from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.kernels.cooling import SHARE, TEMPERATURES, complaints_of_cooling, drawn_from
-from numpyro_fwd.kernels.notices import Notice
+from numpyro_fwd.bridge.starts import NUM_COMPARED, check_products
+from numpyro_fwd.bridge.traces import first_sites, imputing
+from numpyro_fwd.kernels.notices import InPlace, Notice, compared, noticing_data
 from numpyro_fwd.kernels.options import INSTEAD
-from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
-from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
 from numpyro_fwd.kernels.smc_state import (
-    MANY_PARTICLES,
     OF_ANNEALING,
+    SHARE,
+    TEMPERATURES,
     LangevinSMCKernelState,
+    complaints_of_cooling,
     described,
+    drawn_from,
+    share_to_keep,
     warn_of_annealing,
 )
 from numpyro_fwd.meshes import check_run, over_chains
@@ -442,17 +447,6 @@ class LangevinSMC(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
-
-
-def share_to_keep(num_particles: int) -> float:
-    """Share of the conditional effective sample size that a temperature leaves by default.
-
-    A temperature that leaves the share s adds about (1 / s - 1) / N to the variance of the log
-    evidence. With fewer particles than many, for which s is 0.9, that is the variance with many;
-    below 200 it grows again, lest ten particles take thousands of temperatures.
-    """
-    part = min(max(num_particles, 200), MANY_PARTICLES) / MANY_PARTICLES
-    return 1.0 / (1.0 + part * (1.0 / 0.9 - 1.0))
 
 
 def density_of(model: Model, model_args: Args, model_kwargs: Kwargs) -> LogDensity:

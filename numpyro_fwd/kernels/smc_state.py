@@ -1,16 +1,22 @@
-"""State of a population under NumPyro's MCMC, and what its annealing is warned of."""
+"""State of a population under NumPyro's MCMC, and what its annealing is warned of.
+
+One warning is of mass that was missed, which particles find that are cooled past the posterior.
+"""
 
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from blackjax_ext.checks import item_of
 from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.smc import sampler
 from blackjax_ext.smc.annealing import Schedule
+from blackjax_ext.smc.cooled import missed_evidence, place_of
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.kernels.notices import Notice
@@ -132,6 +138,17 @@ def described(
     )
 
 
+def share_to_keep(num_particles: int) -> float:
+    """Share of the conditional effective sample size that a temperature leaves by default.
+
+    A temperature that leaves the share s adds about (1 / s - 1) / N to the variance of the log
+    evidence. With fewer particles than many, for which s is 0.9, that is the variance with many;
+    below 200 it grows again, lest ten particles take thousands of temperatures.
+    """
+    part = min(max(num_particles, 200), MANY_PARTICLES) / MANY_PARTICLES
+    return 1.0 / (1.0 + part * (1.0 / 0.9 - 1.0))
+
+
 def warn_of_annealing(
     state: LangevinSMCKernelState,
     max_temperatures: int,
@@ -244,3 +261,41 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     is_smooth = heat * jnp.finfo(heat.dtype).eps <= 0.5
     # a few more than 1, where resampling leaves copies of one particle
     return ~((least_ess >= min(5.0, size / 10)) & is_smooth)
+
+
+SHARE = 0.5  # of the conditional effective sample size that is left, since nothing is estimated
+TEMPERATURES = 30  # at most: a normal in 100 dimensions takes 15
+
+
+@jax.jit
+def drawn_from(rng_key: Array, cold: Any, temperature: Array, z: Any) -> tuple[Any, Array, Array]:
+    """As many draws as particles from the place of `cold` ones.
+
+    With the share of the particles `z` that are in the place, and the log density of the draws,
+    infinite outside of it.
+    """
+    x, unravel = sampler.ravel(cold)
+    place = place_of(x, temperature)
+    y = place.draws(rng_key, x.shape[0])
+    log_q = jnp.where(place.is_inside(y), place.logpdf(y), jnp.inf)
+    return jax.vmap(unravel)(y), jnp.mean(place.is_inside(sampler.ravel(z)[0])), log_q
+
+
+def complaints_of_cooling(state: Any, share: Array, log_weights: Array) -> list[str]:
+    """Whether the place of cooled particles has more mass than the population `state` has there.
+
+    `share` of its particles are in it, and `log_weights` are those of draws from a normal there.
+    """
+    facts = share, log_weights, state.log_evidence[0], state.log_evidence_error[0]
+    share, log_weights, log_evidence, error = on_host(facts)
+    gain = missed_evidence(float(share), log_weights - log_evidence)
+    # of the log evidence, in nats and in standard errors
+    if gain <= max(0.2, 3.0 * error):
+        return []
+    return [
+        f"cooled past the posterior, particles fell into a place that {share:.0%} of the particles "
+        f"are in, and with its mass the log evidence is {log_evidence + gain:.1f} or more instead "
+        f"of {log_evidence:.1f}. Tempering has passed it by, like a narrow mode in a broad one: "
+        "trust neither log_evidence nor the share of the draws in that mode. Take a nested sampler "
+        "(blackjax.nss) for the evidence, and start NUTS in that mode to see it."
+    ]

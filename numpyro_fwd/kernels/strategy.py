@@ -23,11 +23,10 @@ from blackjax_ext.programs import compiled_soon
 from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
-from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.bridge.views import View, logdensity_of
 from numpyro_fwd.kernels.running_mcmc import Say, silent
-from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.types import Args, Kwargs
 
 
@@ -283,6 +282,15 @@ def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start
         report.warn_of_starts(starts, report.sites_of(z))
     is_whitened = run.adapts_metric and starts.metric is not None
     return Start(starts.x, starts.metric if is_whitened else None, is_whitened, keys)
+
+
+@partial(compiled_soon, static_argnums=1, runs_once=True)
+def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
+    """Split a key, or each key of a batch, into `num`."""
+    if is_prng_key(rng_key):
+        return tuple(jax.random.split(rng_key, num))
+    keys = jax.vmap(lambda key: jax.random.split(key, num))(rng_key)
+    return tuple(keys[:, j] for j in range(num))
 
 
 def split_keys(rng_key: Array) -> tuple[Keys, Array]:

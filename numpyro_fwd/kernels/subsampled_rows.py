@@ -31,14 +31,9 @@ from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.anchored_rows import check_dimension, is_known, passes_of, zeros_like
 from numpyro_fwd.kernels.other_modes import look_elsewhere, place_of, warn_of_modes
 from numpyro_fwd.kernels.row_strategies import counting, rows_of
-from numpyro_fwd.kernels.state import split_each
-from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_keys
+from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_each, split_keys
 from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups, grouped_predictor_of
-from numpyro_fwd.subsampling.predictors import (
-    expanded,
-    linear_predictor_of,
-    read_by_program,
-)
+from numpyro_fwd.subsampling.predictors import expanded, linear_predictor_of, read_by_program
 from numpyro_fwd.table_file import TableFile
 
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too

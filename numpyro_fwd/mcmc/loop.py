@@ -14,12 +14,11 @@ import jax
 import numpy as np
 
 from numpyro_fwd.bridge.numpyro_private import nested_attrgetter
-from numpyro_fwd.mcmc.control import Control
-from numpyro_fwd.mcmc.convergence import Convergence, Worst, next_look
+from numpyro_fwd.mcmc.convergence import Convergence, Until, Worst, next_look
+from numpyro_fwd.mcmc.handle import Control
 from numpyro_fwd.mcmc.memory import by_name, latents
 from numpyro_fwd.mcmc.programs import Chains, Collected
 from numpyro_fwd.mcmc.progress import Line, Progress
-from numpyro_fwd.mcmc.until import Until
 from numpyro_fwd.types import SiteValues
 
 PIECE_SECONDS = 0.3  # of a piece: what Ctrl-C and the line wait for

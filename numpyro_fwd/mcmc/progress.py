@@ -7,8 +7,7 @@ from typing import NamedTuple
 from tqdm.auto import tqdm
 
 from numpyro_fwd.kernels.running_mcmc import is_terminal
-from numpyro_fwd.mcmc.convergence import Worst
-from numpyro_fwd.mcmc.until import Until
+from numpyro_fwd.mcmc.convergence import Until, Worst
 from numpyro_fwd.types import SiteValues
 
 

@@ -15,14 +15,12 @@ import numpyro.infer
 from jax import Array
 
 from numpyro_fwd.bridge.numpyro_private import is_under_jax_transform
-from numpyro_fwd.mcmc.control import Control, interrupts
-from numpyro_fwd.mcmc.handle import Handle
-from numpyro_fwd.mcmc.known import Known
+from numpyro_fwd.mcmc.convergence import Until, check_until
+from numpyro_fwd.mcmc.handle import Control, Handle, interrupts
 from numpyro_fwd.mcmc.loop import WATCHED, Loop, Plan, is_here
 from numpyro_fwd.mcmc.memory import Memory
-from numpyro_fwd.mcmc.programs import Chains, Collected
+from numpyro_fwd.mcmc.programs import Chains, Collected, Known, without_sites
 from numpyro_fwd.mcmc.progress import Line, Progress
-from numpyro_fwd.mcmc.until import Until, check_until
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -175,10 +173,8 @@ class MCMC(numpyro.infer.MCMC):
             room = min(room, 1000)
         names = self._names(extra_fields)
         watched = [name for name in WATCHED if hasattr(getattr(state, name, None), "shape")]
-        start = f"~{self._sample_field}."
-        without = (name.removeprefix(start) for name in extra_fields if name.startswith(start))
         fields = tuple(dict.fromkeys((*names, *watched)))
-        collected = Collected(fields, frozenset(without), max(room, 1))
+        collected = Collected(fields, without_sites(self.sampler, extra_fields), max(room, 1))
         loop = Loop(chains, collected, plan, until, memory, control, self.callback)
         loop.begin(state)
         return loop
@@ -195,8 +191,9 @@ class MCMC(numpyro.infer.MCMC):
 
 def check_names(extra_fields: Any) -> None:
     """Raise TypeError for what is no sequence of names."""
-    if not isinstance(extra_fields, (tuple, list)):
-        raise TypeError(f"extra_fields must be a tuple or a list; got {extra_fields!r}.")
+    is_listed = isinstance(extra_fields, (tuple, list))
+    if not is_listed or not all(isinstance(name, str) for name in extra_fields):
+        raise TypeError(f"extra_fields must be a tuple or a list of names; got {extra_fields!r}.")
 
 
 def say_stopped(loop: Loop, is_warmup: bool, remedy: str = "") -> None:

@@ -22,18 +22,17 @@ from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
-from numpyro_fwd.bridge.arguments import SplitArguments, split_arguments
-from numpyro_fwd.bridge.observed import check_rows, impossible_sites
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    check_arguments,
+    naming_arguments,
+    split_arguments,
+)
+from numpyro_fwd.bridge.log_terms import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
 from numpyro_fwd.bridge.separate_rows import check_rows_apart
 from numpyro_fwd.partial_bayes.diagnostics import Softening, has_no_weights, warn_of
-from numpyro_fwd.partial_bayes.predicting import (
-    Prediction,
-    in_batches,
-    latents_of,
-    trained_model,
-)
+from numpyro_fwd.partial_bayes.predicting import Prediction, in_batches, latents_of, trained_model
 from numpyro_fwd.partial_bayes.training import (
     Program,
     Result,

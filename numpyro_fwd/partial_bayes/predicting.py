@@ -12,11 +12,11 @@ from numpyro.infer import Predictive
 from blackjax_ext.meshes import on_host
 from blackjax_ext.smc import sampler
 from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.log_terms import mixture_log_density, observed_terms
+from numpyro_fwd.bridge.networks import with_new_streams
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.observed import mixture_log_density, observed_terms
 from numpyro_fwd.bridge.partial_models import on_all_rows, with_trained
 from numpyro_fwd.bridge.priors import constrain
-from numpyro_fwd.bridge.random_streams import with_new_streams
 from numpyro_fwd.partial_bayes.training import Result
 from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 

@@ -11,9 +11,8 @@ from tqdm.auto import tqdm
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import check_arguments
-from numpyro_fwd.bridge.arguments import SplitArguments, split_arguments
-from numpyro_fwd.bridge.observed import mixture_loss
+from numpyro_fwd.bridge.arguments import SplitArguments, check_arguments, split_arguments
+from numpyro_fwd.bridge.log_terms import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 from numpyro_fwd.types import Kwargs, SiteValues
 

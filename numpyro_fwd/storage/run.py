@@ -1,6 +1,7 @@
 """A run that keeps its draws on disk: begun or found, gone on with, and ended."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,19 +11,27 @@ import numpy as np
 from jax import Array
 from numpyro.infer import MCMC
 
+from numpyro_fwd.bridge.arguments import check_arguments
 from numpyro_fwd.bridge.fingerprints import describe_program
 from numpyro_fwd.bridge.traces import names_of_plates
-from numpyro_fwd.mcmc.control import Control, interrupts
-from numpyro_fwd.mcmc.convergence import Worst
+from numpyro_fwd.mcmc.convergence import Until, Worst, check_until, check_whole_number
+from numpyro_fwd.mcmc.handle import Control, interrupts
 from numpyro_fwd.mcmc.loop import Done, Loop, Plan
-from numpyro_fwd.mcmc.programs import Chains, Collected
+from numpyro_fwd.mcmc.programs import Chains, Collected, without_sites
 from numpyro_fwd.mcmc.progress import Line
-from numpyro_fwd.mcmc.run import say_stopped
-from numpyro_fwd.mcmc.until import Until
-from numpyro_fwd.storage import checkpoints, fingerprint
-from numpyro_fwd.storage.folder import Folder, naming_path
-from numpyro_fwd.storage.naming import fields_of, named, shapes_of, without_sites
-from numpyro_fwd.storage.store import DrawStore
+from numpyro_fwd.mcmc.run import check_names, say_stopped
+from numpyro_fwd.storage import fingerprint
+from numpyro_fwd.storage.folder import (
+    Folder,
+    key_data_of,
+    leaves_of,
+    load,
+    naming_path,
+    put_back,
+    save,
+    store_package,
+)
+from numpyro_fwd.storage.store import DrawStore, fields_of, named, shapes_of
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 
@@ -83,7 +92,7 @@ class StoredRun:
     ) -> None:
         """Bring the chains to where the run is, and the store with them."""
         is_new = self.folder.begin()
-        saved, record = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
+        saved, record = ([], {}) if is_new else load(self.folder.checkpoint)
         facts = record.get("facts", {})
         self.facts: dict[str, Any] = {
             "options": self.options(rng_key, extra_fields, init_params),
@@ -106,7 +115,7 @@ class StoredRun:
         self.facts_as_json = json.dumps(self.facts).encode()
         self.store = DrawStore(self.folder.path)
         if is_new:
-            self.create(checkpoints.leaves_of(state), model, model_args, model_kwargs)
+            self.create(leaves_of(state), model, model_args, model_kwargs)
         else:
             self.find(state, saved, record["done"])
 
@@ -147,7 +156,7 @@ class StoredRun:
             "steps before the first draw": mcmc.num_samples % mcmc.thinning,
             "draws_per_write": self.draws_per_write,
             "extra_fields": list(extra_fields),
-            "rng_key": str(np.asarray(checkpoints.key_data_of(rng_key)).tolist()),
+            "rng_key": str(np.asarray(key_data_of(rng_key)).tolist()),
             "init_params": fingerprint.describe_numbers(init_params),
             "post_warmup_state": fingerprint.describe_numbers(mcmc.post_warmup_state),
         }
@@ -179,7 +188,7 @@ class StoredRun:
         self.store.check(self.done.draws, set(self.shapes))
         with self.explaining():
             self.store.publish(self.done.draws)
-        self.loop.go_on_from(checkpoints.put_back(state, saved), self.done)
+        self.loop.go_on_from(put_back(state, saved), self.done)
 
     def explaining(self) -> Any:
         """Errors of the system, with what is there."""
@@ -189,7 +198,7 @@ class StoredRun:
     def save_checkpoint(self, leaves: list[np.ndarray], done: Done) -> None:
         """The state, how far the run is, and what it is a run of."""
         facts = {"facts": self.facts_as_json, "done": done._asdict()}
-        checkpoints.save(self.folder.checkpoint, leaves, **facts)
+        save(self.folder.checkpoint, leaves, **facts)
 
     def append(self, draws: dict[str, np.ndarray], done: Done) -> None:
         """Draws, which do not count yet."""
@@ -208,7 +217,7 @@ class StoredRun:
         """Have draws written, and the state that they led to."""
         draws = named(self.position, found) if found else {}
         draws = {name: np.asarray(values) for name, values in draws.items()}
-        self.writer.put(draws, checkpoints.leaves_of(state), done)
+        self.writer.put(draws, leaves_of(state), done)
 
     def read(self, name: str, num_draws: int, most: int) -> np.ndarray:
         """At most `most` of the first draws of a site, evenly spaced."""
@@ -233,3 +242,110 @@ class StoredRun:
             raise loop.error
         done = loop.done
         return Stored(path, done.draws, reason, loop.worst, done.seconds, loop.state)
+
+
+def sample_to(
+    path: str | os.PathLike[str],
+    mcmc: MCMC,
+    rng_key: Array,
+    *args: Any,
+    draws_per_write: int = 1000,
+    until: Until | None = None,
+    extra_fields: tuple[str, ...] = (),
+    init_params: Any = None,
+    **kwargs: Any,
+) -> Stored:
+    r"""Run an ``MCMC`` with its draws on disk, or continue such a run.
+
+    Draws are appended to a Zarr store in ArviZ's layout, which ``xarray.open_datatree`` and
+    ``az.from_zarr`` read while it grows, and the kernel's state is saved after each write, at most
+    four times a second. A run that was interrupted, by Ctrl-C or by ``kill -9`` at any moment,
+    continues when the same call is made again: its draws are those of a run that was never
+    interrupted, bit for bit. Memory does not depend on the number of draws.
+
+    Parameters
+    ----------
+    path
+        Folder of the store: new, empty, or that of the run to continue.
+    mcmc
+        Any kernel, all chain methods. Its options count as in ``mcmc.run``, those of
+        ``numpyro_fwd.MCMC`` too, and draws are the same, but for `num_samples` where `until` says
+        when to stop. A `post_warmup_state` takes the place of the warm-up.
+    rng_key
+        Key of the run, or a key for each chain.
+    args, kwargs
+        Arguments of the model.
+    draws_per_write
+        Draws of each chain in a file of the store, 1 or more. There is a file for each site and
+        each such number of draws. Draws are written at least every five seconds or so.
+    until
+        When to stop; None for that of `mcmc`. It may change from call to call.
+    extra_fields
+        Fields of the kernel's state to be stored besides ``diverging``, ``potential_energy``,
+        ``energy``, ``accept_prob`` and ``num_steps``, which are where the state has them;
+        ``"~z.a"`` leaves out site ``a``, as in ``MCMC.run``. They have ArviZ's names in
+        ``sample_stats``.
+    init_params
+        Where to begin, as in ``MCMC.run``.
+
+    Returns
+    -------
+    What is stored and why the call ended, as :class:`~numpyro_fwd.storage.Stored`.
+
+    Raises
+    ------
+    ValueError
+        If the run on `path` is one of other data, another model, other options or other versions
+        of JAX and NumPyro; if its store is truncated; for arguments out of range. By name.
+    FileExistsError
+        If there is something else on `path`.
+    OSError
+        If nothing can be written to `path`, or the disk is full: what was written is readable, and
+        the same call continues the run once there is room.
+    RuntimeError
+        If another call writes to `path`.
+    ImportError
+        If a package of the extra "store" is missing.
+
+    Notes
+    -----
+    Sites have the shape (chains, draws, \*shape), with plates as dimensions; a ``/`` in a name is
+    a ``.`` in the store. Draws are written while the next piece is computed. What is on the disk
+    survives the end of the process at any moment. After a power failure the last files may be lost,
+    which the next call reports.
+
+    Examples
+    --------
+    >>> import tempfile, jax, numpyro, xarray, numpyro.distributions as dist
+    >>> from numpyro.infer import MCMC
+    >>> from numpyro_fwd import MALA, Until, sample_to
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+    >>> mcmc = MCMC(MALA(model), num_warmup=200, num_samples=1000, progress_bar=False)
+    >>> y, path = jax.numpy.array([1.0, 2.0, 3.0]), tempfile.mkdtemp()
+    >>> sample_to(path, mcmc, jax.random.key(0), y, until=Until(max_draws=300)).num_draws
+    300
+    >>> stored = sample_to(path, mcmc, jax.random.key(0), y, until=Until(max_draws=500))
+    >>> xarray.open_datatree(path, engine="zarr").posterior["mean"].shape
+    (1, 500)
+    """
+    if not isinstance(mcmc, MCMC):
+        raise TypeError(f"mcmc must be a numpyro.infer.MCMC; got {type(mcmc).__name__}.")
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"sample_to writes from one process, and there are {jax.process_count()}: call "
+            "mcmc.run in all of them, and write what numpyro_fwd.gather(mcmc.get_samples()) gives "
+            "in one."
+        )
+    check_whole_number("draws_per_write", draws_per_write)
+    until = getattr(mcmc, "until", None) if until is None else until
+    until = check_until(until, mcmc.num_chains)
+    check_names(extra_fields)
+    check_arguments(args, kwargs)
+    store_package("zarr")  # before anything is written
+    folder = Folder(path)
+    with folder.claimed():
+        run = StoredRun(folder, mcmc, until, int(draws_per_write))
+        run.prepare(rng_key, tuple(extra_fields), init_params, args, kwargs)
+        return run.go_on()

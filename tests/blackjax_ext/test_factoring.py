@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
-from blackjax_ext import factoring, metrics, work
+from blackjax_ext import equations, factoring, metrics
 from blackjax_ext.adaptation.algorithm import Algorithm
 from blackjax_ext.adaptation.run import bind, find_start
 from blackjax_ext.equations import equations_in
@@ -203,13 +203,13 @@ def test_a_start_takes_few_eigenvalues_at_once(size, num_chains):
         return find_start(jax.random.key(0), normal, x, "reverse").x
 
     program = jax.make_jaxpr(run)(jnp.zeros((num_chains, size))).jaxpr
-    assert work.is_factoring(program)
-    assert work.batch_of_factorizations(program) <= 2e5
+    assert equations.is_factoring(program)
+    assert equations.batch_of_factorizations(program) <= 2e5
 
 
 def test_operations_are_those_that_jaxlib_counts():
     """None of one matrix, three times as many of complex ones."""
-    count = lambda f, *x: work.batch_of_factorizations(jax.make_jaxpr(f)(*x).jaxpr)  # noqa: E731
+    count = lambda f, *x: equations.batch_of_factorizations(jax.make_jaxpr(f)(*x).jaxpr)  # noqa: E731
     matrices, one = jnp.ones((3, 7, 7)), jnp.ones((7, 7))
     solve = partial(jax.lax.linalg.triangular_solve, left_side=True)
     assert count(jnp.linalg.eigh, one) == 0

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import xlogy
 from jax.scipy.stats import norm
 
-from blackjax_ext import stacking, work
+from blackjax_ext import equations, stacking
 from blackjax_ext.stacking import stacked
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -232,7 +232,7 @@ def test_no_batch_of_factorizations(monkeypatch):
     monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
     function = long_sum(lambda j, x: jnp.linalg.cholesky(jnp.eye(2) * (j + x**2))[0, 0])
     x = jnp.ones(2)
-    assert work.batch_of_factorizations(program(stacked(function), x)) == 0
+    assert equations.batch_of_factorizations(program(stacked(function), x)) == 0
     np.testing.assert_allclose(stacked(function)(x), function(x), rtol=1e-12)
 
 

@@ -12,8 +12,8 @@ from numpyro.infer import NUTS
 
 import blackjax_ext
 import numpyro_fwd
-from blackjax_ext import work
-from blackjax_ext.adaptation import approximations, budget, multistart, start
+from blackjax_ext import equations
+from blackjax_ext.adaptation import budget, newton_path, start
 
 NUM_CHAINS = 2
 
@@ -95,10 +95,10 @@ def test_a_start_costs_what_it_says(size, num_chains):
 def test_planted_start_without_bounds(size, monkeypatch):
     """Every density is thought cheap."""
     change_budget(monkeypatch, operations=np.inf)
-    monkeypatch.setattr(multistart, "LEAST_SHARE", 2.0)
+    monkeypatch.setattr(start, "LEAST_SHARE", 2.0)
     # further rounds, as where paths disagree
     monkeypatch.setattr(
-        multistart.Search, "is_lesser", lambda search: jnp.ones(search.evidence.shape, bool)
+        start.Search, "is_lesser", lambda search: jnp.ones(search.evidence.shape, bool)
     )
     with pytest.raises(AssertionError):
         costs_what_it_says(size, 2)
@@ -131,7 +131,7 @@ def test_cheap_densities_have_all_that_they_had():
 
     for size, mode in ((2, "reverse"), (64, "reverse"), (64, "forward"), (8, "gradients")):
         x = jnp.ones((4, size))
-        function, program = work.traced(normal, x[0])
+        function, program = equations.traced(normal, x[0])
         if mode == "gradients":
             function = blackjax_ext.differenced(function)
         effort = budget.effort_of_hessians(function, program, x, mode)
@@ -150,7 +150,7 @@ def dear(x):
 def test_sizes_alone_say_where_dear_densities_have_hessians(mode):
     for size in (2, 10, 20, 40, 80, 120, 600):
         x = jnp.ones((NUM_CHAINS, size))
-        function, program = work.traced(dear, x[0])
+        function, program = equations.traced(dear, x[0])
         function = blackjax_ext.differenced(function) if mode == "gradients" else function
         effort = budget.effort_of_hessians(function, program, x, mode)
         is_possible = size <= budget.BUDGET.dimensions[mode]
@@ -204,7 +204,7 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
 
     def found(at_once):
         effort = budget.Effort(len(x), 61, False, budget.BUDGET.rows, at_once)
-        find = partial(multistart.find_starts, key, two_modes, differentiation="reverse")
+        find = partial(start.find_starts, key, two_modes, differentiation="reverse")
         return jax.jit(lambda x: find(x, effort=effort))(x)
 
     expected = found(7)
@@ -222,7 +222,7 @@ def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypat
 
     def along_newton(at_once):
         effort = budget.Effort(len(x), 61, False, budget.BUDGET.rows, at_once)
-        return multistart.find_starts(key, two_modes, x, "reverse", effort)
+        return start.find_starts(key, two_modes, x, "reverse", effort)
 
     def along_gradients(at_once):
         effort = budget.Effort(len(x), 20, False, 1, at_once)
@@ -303,9 +303,9 @@ def test_a_start_of_amagold_weighs_its_draws_one_after_the_other():
     def density(x):
         return -jnp.sum(jnp.log1p(jnp.exp(ROW_SUMS * x[0])))
 
-    metric = approximations.identity(jnp.ones(1))
+    metric = newton_path.identity(jnp.ones(1))
     noise = jnp.ones((16, 1))
-    weigh = partial(approximations.sampled, noise, density, metric=metric)
+    weigh = partial(newton_path.sampled, noise, density, metric=metric)
     assert needed(lambda x: weigh(x).evidence, jnp.ones(1)) < 2 * ROW_SUMS.nbytes
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blackjax_ext import metrics
-from blackjax_ext.mcmc import langevin, noise, tangents
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc import langevin, tangents
+from blackjax_ext.mcmc.langevin import standard_normal
 from tests.laws import proposal
 
 KINDS = ("identity", "scalar", "diagonal", "dense", "clipped")
@@ -74,7 +74,7 @@ def test_log_ratio_keeps_its_digits_in_float32():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("size", [noise.MAX_UNBLOCKED, noise.MAX_UNBLOCKED + 1, 40_701])
+@pytest.mark.parametrize("size", [langevin.MAX_UNBLOCKED, langevin.MAX_UNBLOCKED + 1, 40_701])
 def test_large_draws_are_independent_standard_normals_and_signs(size):
     """Above a size, arrays are drawn in blocks: same law, no block a copy of another."""
     drawn = np.asarray(standard_normal(jax.random.key(0), size, jnp.float32), np.float64)

@@ -19,8 +19,8 @@ from numpyro.infer.util import initialize_model
 
 import blackjax_ext
 import numpyro_fwd
-from blackjax_ext.adaptation import multistart, newton_path, report, windows
-from blackjax_ext.adaptation.approximations import Approximation, negligible
+from blackjax_ext.adaptation import newton_path, report, start, windows
+from blackjax_ext.adaptation.newton_path import Approximation, negligible
 from blackjax_ext.metrics import Dense, Diagonal
 from tests.numpyro_fwd.kernels import posteriordb_models
 
@@ -34,7 +34,7 @@ def starts(logdensity_fn, size, num_runs=NUM_RUNS):
     x = jax.random.uniform(key_start, shape, jnp.float32, -2, 2)
 
     def find(key, x):
-        return multistart.find_starts(key, logdensity_fn, x, "reverse")
+        return start.find_starts(key, logdensity_fn, x, "reverse")
 
     return x, jax.jit(jax.vmap(find))(jax.random.split(key_find, num_runs), x)
 
@@ -138,8 +138,8 @@ def search(evidence, num_chains):
     top = ends[jnp.argmax(evidence)]
     best = Approximation(top, metric, top[None], evidence.max()[None])
     from_best = top + 0.01 * (1 + ends)
-    return multistart.choose_starts(
-        multistart.Search(ends, ends[:, 0], from_best, best, evidence, ends[None]), num_chains
+    return start.choose_starts(
+        start.Search(ends, ends[:, 0], from_best, best, evidence, ends[None]), num_chains
     )
 
 
@@ -157,8 +157,8 @@ def test_one_path_alone_moves_one_chain(top):
 
 
 def test_planted_one_path_alone_moves_all(monkeypatch):
-    monkeypatch.setattr(multistart, "LEAST_AGREEING", 1)
-    monkeypatch.setattr(multistart, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(start, "LEAST_AGREEING", 1)
+    monkeypatch.setattr(start, "LEAST_SHARE", 0.0)
     with pytest.raises(AssertionError):
         test_one_path_alone_moves_one_chain(0)
 

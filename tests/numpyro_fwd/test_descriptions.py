@@ -8,7 +8,7 @@ import pytest
 
 import blackjax_ext
 import numpyro_fwd
-from numpyro_fwd.kernels.descriptions import section_entries
+from numpyro_fwd.kernels.options import section_entries
 
 KERNELS = [
     name

@@ -17,7 +17,7 @@ import pytest
 from numpyro.infer import MCMC
 
 from numpyro_fwd import AMAGOLD, GOHSMC, L2MC, SGHMC, on_disk
-from numpyro_fwd.file_rows import FileRows
+from numpyro_fwd.disk import FileRows
 from numpyro_fwd.kernels import subsampled_rows
 from numpyro_fwd.table_file import TableFile
 

@@ -13,7 +13,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.adaptation import approximations, multistart, newton_path, windows
+from blackjax_ext.adaptation import newton_path, start, windows
 from blackjax_ext.metrics import Dense, Diagonal, factorize
 from numpyro_fwd import FMALA
 
@@ -258,7 +258,7 @@ def funnel(x):
 
 def find_all(logdensity_fn, x, mode="forward", seed=0):
     key = jax.random.key(seed)
-    found = jax.jit(lambda x: multistart.find_starts(key, logdensity_fn, x, mode))(x)
+    found = jax.jit(lambda x: start.find_starts(key, logdensity_fn, x, mode))(x)
     np.testing.assert_allclose(found.first_values, jax.vmap(logdensity_fn)(x), rtol=1e-5)
     return found.x, found.metric
 
@@ -281,7 +281,7 @@ def test_start_on_a_normal(mode, dtype):
 def followed(noise, logdensity_fn, x, mode):
     """Newton's paths from x, (P, D), where they end."""
     model_fn = partial(newton_path.newton_model, logdensity_fn, mode)
-    before = approximations.no_approximation(x[0], 16, approximations.identity(x[0]))
+    before = newton_path.no_approximation(x[0], 16, newton_path.identity(x[0]))
     arguments = model_fn, jax.vmap(logdensity_fn), noise, newton_path.first_paths(x), before
     return newton_path.follow_paths(*arguments, max_steps=60)[1]
 
@@ -412,7 +412,7 @@ def test_a_pair_of_draws_that_tells_nothing_is_left(steepness):
     slope = lambda x: jnp.where(jnp.abs(x) > 0.1, steepness, -x)  # noqa: E731
     x = jnp.full(3, 0.05)
     noise = jax.random.normal(jax.random.key(0), (16, 3))
-    model = newton_path.LocalModel(slope(x), approximations.identity(x))
+    model = newton_path.LocalModel(slope(x), newton_path.identity(x))
     found = newton_path.averaged_over_pair(slope, x, noise, model)
     np.testing.assert_array_equal(found.gradient, model.gradient)
     np.testing.assert_array_equal(found.pair, 0.0)
@@ -445,7 +445,7 @@ def test_rounding_is_no_evidence(seed):
 @pytest.mark.long
 def test_forward_and_reverse_agree(x64):
     for x in jax.random.normal(jax.random.key(1), (4, 5)):
-        forward, reverse = (approximations.curvature(funnel, x, mode) for mode in MODES)
+        forward, reverse = (newton_path.curvature(funnel, x, mode) for mode in MODES)
         np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-9)
         np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-7)
 
@@ -456,7 +456,7 @@ def test_curvature_is_the_absolute_hessian(mode, x64):
     def saddle(x):
         return -0.5 * (4 * x[0] ** 2 - 9 * x[1] ** 2) + x[0]
 
-    gradient, metric = approximations.curvature(saddle, jnp.zeros(2), mode)
+    gradient, metric = newton_path.curvature(saddle, jnp.zeros(2), mode)
     np.testing.assert_allclose(gradient, [1, 0], atol=1e-12)
     np.testing.assert_allclose(metric.inverse(), np.diag([1 / 4, 1 / 9]), atol=1e-12)
 
@@ -469,7 +469,7 @@ def test_hessian_that_is_not_finite(mode):
     def steep(x):
         return -jnp.sum(1e22 * (1e9 * x) ** 2)
 
-    gradient, metric = approximations.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
+    gradient, metric = newton_path.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
     assert np.isfinite(gradient).all() and not np.isfinite(jax.hessian(steep)(gradient)).all()
     step = metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(gradient))
     np.testing.assert_allclose(step, [-0.5, -1.0], rtol=1e-5)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import blackjax_ext
-from blackjax_ext.adaptation import approximations
 from blackjax_ext.mcmc import derivatives
 from blackjax_ext.mcmc.derivatives import differenced, differentiation_of
 from tests import reverse_only
@@ -53,11 +52,11 @@ def hessian_of_differences(scales, at, dtype=np.float32):
     scales = jnp.asarray(scales, dtype)
     position = jnp.asarray(at, dtype) * scales
     density = density_of(scales)
-    found = jax.jit(lambda x: approximations.derivatives(density, x, "gradients"))(position)
+    found = jax.jit(lambda x: derivatives.derivatives(density, x, "gradients"))(position)
     with jax.enable_x64(True):
         scales, position = (x.astype(np.float64) for x in (scales, position))
         density = lambda x: reverse_only.product(x / scales)  # noqa: E731
-        exact = approximations.derivatives(density, position, "reverse")
+        exact = derivatives.derivatives(density, position, "reverse")
     units = (np.asarray(scales), np.outer(scales, scales))
     gradient, hessian = (
         np.abs(np.asarray(value, np.float64) - np.asarray(true)) * unit

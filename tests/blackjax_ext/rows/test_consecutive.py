@@ -10,8 +10,7 @@ import pytest
 from blackjax_ext.equations import equations_in
 from blackjax_ext.rows.consecutive import at_chunk, at_consecutive
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
+from numpyro_fwd.bridge.row_models import RowModel, stochastic_potential
 
 N, FIRST, LENGTH = 50, 13, 9
 X = jnp.asarray(np.random.default_rng(0).normal(size=(N, 3)))

@@ -18,9 +18,9 @@ from numpyro.infer.util import log_density
 from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
-from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
+from numpyro_fwd.bridge.traces import imputing
 
 Y = jnp.array([1.3, 0.0, -0.4, 0.0, 2.2, 0.7])
 KNOWN = jnp.array([True, False, True, False, True, True])

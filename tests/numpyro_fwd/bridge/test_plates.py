@@ -10,11 +10,10 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext.rows.compensated_sums import rows_at_once
-from numpyro_fwd.bridge import stochastic_potentials
+from numpyro_fwd.bridge import row_models
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.bridge.row_models import RowModel, stochastic_potential
 from numpyro_fwd.bridge.separate_rows import checked_rows
-from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
 NUM_ROWS, BATCH = 103, 10
 RNG = np.random.default_rng(40)
@@ -281,11 +280,11 @@ def scale_forgotten(terms, plate, length):
     return (NUM_ROWS / length) * TRUE_PER_ROW(terms, plate, length)
 
 
-TRUE_PER_ROW = stochastic_potentials.per_row
+TRUE_PER_ROW = row_models.per_row
 
 
 @pytest.mark.long
 def test_law_of_the_energy_finds_a_forgotten_scale(monkeypatch, x64):
-    monkeypatch.setattr(stochastic_potentials, "per_row", scale_forgotten)
+    monkeypatch.setattr(row_models, "per_row", scale_forgotten)
     with pytest.raises(AssertionError, match="Not equal"):
         energy_is_that_of_the_whole_model(7)

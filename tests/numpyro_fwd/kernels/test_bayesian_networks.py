@@ -15,8 +15,7 @@ from numpyro.infer import MCMC, Predictive
 from blackjax_ext.raising import Raised
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import plates
-from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
+from numpyro_fwd.bridge.row_models import RowModel, stochastic_potential
 from numpyro_fwd.kernels.strategy import Run
 
 linen = pytest.importorskip("flax.linen")

@@ -11,7 +11,7 @@ import pytest
 
 from blackjax_ext import precision
 from numpyro_fwd import AMAGOLD, MALA, LangevinSMC
-from numpyro_fwd.kernels.precision import check_products
+from numpyro_fwd.bridge.starts import check_products
 from tests.laws.coarse_products import BFLOAT16, coarse_products
 
 NUM_ROWS = 1_000

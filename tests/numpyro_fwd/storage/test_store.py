@@ -354,7 +354,7 @@ def test_what_is_not_installed_is_asked_for(package, tmp_path, monkeypatch):
         ({"draws_per_write": 0}, "draws_per_write must be 1 or more; got 0"),
         ({"draws_per_write": 2.5}, "draws_per_write must be an integer; got 2.5"),
         ({"until": 100}, "until must be an Until"),
-        ({"extra_fields": "z"}, "extra_fields must be a tuple of names; got 'z'"),
+        ({"extra_fields": "z"}, "extra_fields must be a tuple or a list of names; got 'z'"),
         ({"mcmc": numpyro_fwd.MALA(runs.model)}, "mcmc must be a numpyro.infer.MCMC; got MALA"),
         ({"until": Until(r_hat=1.01), "mcmc": runs.mcmc_of(num_chains=1)}, "r_hat takes two"),
         ({"arguments": (np.ma.masked_array([1.0], [True]),)}, "masked array"),

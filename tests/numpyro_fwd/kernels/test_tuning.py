@@ -1,4 +1,4 @@
-"""Metrics in blocks of sites: which covariances they keep, in which order they are given."""
+"""Metrics as they are asked for: in blocks of sites, which covariances they keep, in what order."""
 
 import blackjax
 import jax
@@ -11,7 +11,7 @@ from numpyro.infer import MCMC
 from blackjax_ext.adaptation import windows
 from blackjax_ext.metrics import Blocks, Dense, Diagonal, LowRank, triangular
 from numpyro_fwd import MALA, AutoNUTS, BlackJAXKernel
-from numpyro_fwd.kernels.blocks import initial_metric
+from numpyro_fwd.kernels.tuning import initial_metric
 
 Z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "c": jnp.zeros((2, 2))}
 LIKE = jnp.zeros(7)

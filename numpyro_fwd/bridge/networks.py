@@ -1,8 +1,13 @@
-"""The networks of ``numpyro.contrib.module``: priors on their layers, and what is left to train.
+"""The networks of a model: priors on their layers, random streams, and what is left to train.
 
-Where a layer has a prior, NumPyro keeps a ``ParamShape`` among the parameters of the network, which
-is no array and cannot be saved as one. What is trained here is without them; they are put back
-where NumPyro reads the parameters.
+Where a layer of a network of ``numpyro.contrib.module`` has a prior, NumPyro keeps a ``ParamShape``
+among the parameters of the network, which is no array and cannot be saved as one. What is trained
+here is without them; they are put back where NumPyro reads the parameters.
+
+A module of ``flax.nnx`` holds its random streams, such as those of dropout, a key and a count each,
+where NumPyro has a mutable site. Nothing is learnt in them: they get new keys whenever the model
+runs, from the key of the batch, so that all particles see the same masks. ``flax.linen`` is handed
+its keys by the model.
 """
 
 import inspect
@@ -10,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpyro
 from numpyro.contrib import module as network_modules
 
 from numpyro_fwd.bridge.numpyro_private import Messenger, ParamShape
@@ -108,3 +115,44 @@ def with_sampled_layers(tree: Any, layers: dict[str, Any]) -> Any:
 def is_sampled(item: Any) -> bool:
     """Whether a layer has a prior, so that NumPyro keeps its shape alone."""
     return isinstance(item, ParamShape)
+
+
+def is_stream(item: Any) -> bool:
+    """Whether an entry of a module's state is a stream of random numbers."""
+    if not isinstance(item, dict) or set(item) != {"key", "count"}:
+        return False
+    return jnp.issubdtype(jnp.asarray(item["key"]).dtype, jax.dtypes.prng_key)
+
+
+def holds_streams_alone(state: Any) -> bool:
+    """Whether nothing but streams is in the state of a module, nested dicts."""
+    if not isinstance(state, dict) or not state:
+        return False
+    return all(is_stream(item) or holds_streams_alone(item) for item in state.values())
+
+
+def renewed(rng_key: jax.Array, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a module with new keys in its streams."""
+    keys = jax.random.split(rng_key, len(state))
+    return {
+        name: {**item, "key": new_like(key, item["key"])} if is_stream(item) else renewed(key, item)
+        for key, (name, item) in zip(keys, sorted(state.items()), strict=True)
+    }
+
+
+def new_like(rng_key: jax.Array, stream: jax.Array) -> jax.Array:
+    """A key of the shape and kind of a stream's."""
+    bits = jax.random.bits(rng_key, jax.random.key_data(stream).shape, jnp.uint32)
+    return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(stream))
+
+
+class with_new_streams(Messenger):
+    """A model whose networks get new random streams whenever it runs with a key."""
+
+    def process_message(self, msg: Site) -> None:
+        """Renew the streams of a module, in place."""
+        if msg["type"] != "mutable" or not holds_streams_alone(msg["args"][0]):
+            return
+        rng_key = numpyro.prng_key()
+        if rng_key is not None:
+            msg["value"] = renewed(rng_key, msg["args"][0])

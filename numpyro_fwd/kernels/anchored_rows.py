@@ -14,9 +14,8 @@ from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.structures import Dense
-from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.newton import newton
-from blackjax_ext.rows.potentials import energy_at
+from blackjax_ext.rows.potentials import Anchor, anchored, energy_at
 from blackjax_ext.rows.resolution import RUNAWAY, check_resolution, in_dtype
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer

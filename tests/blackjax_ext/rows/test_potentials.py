@@ -7,7 +7,8 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import potentials
-from blackjax_ext.rows import compensated_sums, control_variates
+from blackjax_ext.rows import compensated_sums
+from blackjax_ext.rows import potentials as rows_potentials
 from tests.laws.minibatch import ANCHOR, DATA, POSTERIOR, loglikelihood, logprior, plain
 
 
@@ -56,7 +57,7 @@ def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
     anchor, x = jnp.asarray(ANCHOR, float), jnp.asarray(ANCHOR, float) - 0.5
     batch = plain().draw(jax.random.key(61))
     dense = potentials.control_variate(plain(), anchor, order=2)
-    monkeypatch.setattr(control_variates, "MAX_DENSE", 2)
+    monkeypatch.setattr(rows_potentials, "MAX_DENSE", 2)
     by_products = potentials.control_variate(plain(), anchor, order=2)
     expected = dense.stochastic_grad(x, batch)
     np.testing.assert_allclose(by_products.stochastic_grad(x, batch), expected, rtol=1e-9)
@@ -64,7 +65,7 @@ def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
 
 @pytest.mark.full
 def test_control_variate_of_second_order_in_many_dimensions():
-    size, num_rows = control_variates.MAX_DENSE + 24, 40
+    size, num_rows = rows_potentials.MAX_DENSE + 24, 40
     x = np.random.default_rng(63).normal(size=(num_rows, size)).astype(np.float32) / size**0.5
 
     def loglikelihood(beta, row):

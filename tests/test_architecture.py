@@ -125,7 +125,6 @@ LAYERS = {
         {"arrowhead", "consecutive", "shuffles"},
         {"compensated_sums"},
         {"newton", "potentials"},
-        {"resolution"},
     ],
     "subsampling": [
         {"alias_table", "intervals"},

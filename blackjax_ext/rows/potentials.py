@@ -266,7 +266,7 @@ def minibatch_gradient(
     return jax.grad(energy)(x)
 
 
-MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of a matrix
+MAX_DENSE = 1000  # dimensions up to which a Hessian is taken
 
 
 class Anchor(NamedTuple):
@@ -279,8 +279,7 @@ class Anchor(NamedTuple):
     gradient
         Gradient of the energy there, shape (D,), by the coordinates ``w = whitener (x - a)``.
     hessian
-        Hessian of the energy there, shape (D, D), by w; None for a control variate of first order,
-        and beyond 1000 dimensions.
+        Hessian of the energy there, shape (D, D), by w; None for a control variate of first order.
     whitener
         Shape (D, D), or None where w is x - a. With coordinates that are strongly correlated, as by
         covariates that are not centred, a Hessian by x has no digits left in float32: its quadratic
@@ -325,7 +324,7 @@ def control_variate(
     anchor
         Fixed position, near the mode. One that follows the chain makes the chain biased.
     order
-        1 or 2.
+        1, or up to 1000 dimensions 2.
 
     Returns
     -------
@@ -335,8 +334,8 @@ def control_variate(
     Raises
     ------
     ValueError, TypeError
-        For an order that is not 1 or 2, an anchor that is empty, not floating or not finite, or
-        that does not fit the position (when a gradient is taken).
+        For an order that is not 1 or 2, or 2 in too many dimensions, an anchor that is empty, not
+        floating or not finite, or that does not fit the position (when a gradient is taken).
 
     Examples
     --------
@@ -358,7 +357,7 @@ def control_variate(
         if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(leaf).all():
             name = f"anchor{jax.tree_util.keystr(path)}"
             raise ValueError(f"{name} must be finite; got {leaf}.")
-    return anchored(potential, anchor_at(potential, anchor, order), order)
+    return anchored(potential, anchor_at(potential, anchor, order))
 
 
 @exact_products
@@ -369,8 +368,12 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
     def gradient(x: Array) -> Array:
         return ravel_pytree(full_gradient(potential.potential, unravel(x)))[0]
 
-    if order == 1 or x.size > MAX_DENSE:
+    if order == 1:
         return Anchor(position, gradient(x), None)
+    if x.size > MAX_DENSE:
+        raise ValueError(
+            f"order must be 1 beyond {MAX_DENSE} dimensions; got {order} for {x.size}."
+        )
 
     def hessian(root: Array) -> Array:
         """Hessian by the coordinates of a root: the columns of ``root^T H root``."""
@@ -385,16 +388,13 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
     return Anchor(position, gradient(x) @ root, hessian(root), metric.sqrt)
 
 
-def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> StochasticPotential:
+def anchored(potential: StochasticPotential, anchor: Anchor) -> StochasticPotential:
     """`potential` with the control variate of a known anchor; see :func:`control_variate`."""
-    parts = (as_partial(potential.potential), as_partial(potential.stochastic_grad))
-    gradient = Partial(partial(anchored_gradient, order), *parts, anchor)
+    gradient = Partial(anchored_gradient, as_partial(potential.stochastic_grad), anchor)
     return potential._replace(stochastic_grad=gradient)
 
 
-def anchored_gradient(
-    order: int, energy: Function, gradient: Function, anchor: Anchor, x: ArrayTree, batch: Batch
-) -> ArrayTree:
+def anchored_gradient(gradient: Function, anchor: Anchor, x: ArrayTree, batch: Batch) -> ArrayTree:
     """Gradient estimate at `x`, its expansion at the anchor replaced by that of the full energy."""
     check_fits(anchor.position, x)
     flat, unravel = ravel_pytree(x)
@@ -404,13 +404,10 @@ def anchored_gradient(
     def estimate(x: Array) -> Array:
         return ravel_pytree(gradient(unravel(x), batch))[0]
 
-    if order == 1:
-        return unravel(estimate(flat) - estimate(a) + anchor.by_position(anchor.gradient))
     known = anchor.by_position(anchor.gradient)
     if anchor.hessian is None:
-        full = jax.jvp(lambda x: ravel_pytree(full_gradient(energy, unravel(x)))[0], (a,), (d,))[1]
-    else:
-        full = anchor.by_position(anchor.hessian @ anchor.coordinates(d))
+        return unravel(estimate(flat) - estimate(a) + known)
+    full = anchor.by_position(anchor.hessian @ anchor.coordinates(d))
     at_anchor, slope = jax.jvp(estimate, (a,), (d,))
     return unravel(estimate(flat) - at_anchor - slope + known + full)
 

@@ -42,14 +42,15 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.arrowhead import Arrow, Whitening, inverse_factor
 from blackjax_ext.rows.newton import (
+    RUNAWAY,
     TOLERANCES,
     Energy,
     HostPosition,
     Stationary,
+    check_resolution,
     descend,
     newton_step,
 )
-from blackjax_ext.rows.resolution import RUNAWAY, check_resolution
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     NOT_FINITE_ENERGY,

@@ -122,7 +122,7 @@ LAYERS = {
         {"in_coordinates", "report", "start"},
     ],
     "rows": [
-        {"arrowhead", "consecutive", "shuffles"},
+        {"arrowhead", "shuffles"},
         {"compensated_sums"},
         {"newton", "potentials"},
     ],

@@ -19,8 +19,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.arrowhead import Arrow, Whitening
-from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
-from blackjax_ext.rows.consecutive import at_chunk
+from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, at_chunk
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.predictors import LinearPredictor
 

@@ -43,8 +43,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.meshes import num_blocks, on_host
 from blackjax_ext.precision import exact_products
-from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
-from blackjax_ext.rows.consecutive import at_chunk
+from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, at_chunk
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import jacobians

@@ -61,7 +61,7 @@ ends the process, and none is drawn where the first minimum rejects.
 *Groups.* A move of what all groups share is decided by the product of their factors, a move of the
 groups given the rest by a test of each.
 
-*Far from the anchor* (:mod:`blackjax_ext.subsampling.reaches`) all rows of a group are read, and
+*Far from the anchor* (:mod:`blackjax_ext.subsampling.remainders`) all rows of a group are read, and
 the sum of their changes joins the ordinary ratio: without groups the move is accepted with
 probability :math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of the two rules holds depends on the
 pair of ends alone, in a symmetric way, so the ratio above holds for every pair: exact too, and no

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA
     from numpyro_fwd.kernels.forward_mode import PCLineFMALA as PCLineFMALA
     from numpyro_fwd.kernels.minibatch import AMAGOLD as AMAGOLD
-    from numpyro_fwd.kernels.minibatch import L2MC as L2MC
-    from numpyro_fwd.kernels.minibatch import SGHMC as SGHMC
     from numpyro_fwd.kernels.nuts import AutoNUTS as AutoNUTS
     from numpyro_fwd.kernels.second_order import ALSMMALA as ALSMMALA
     from numpyro_fwd.kernels.second_order import AMSMMALA as AMSMMALA
     from numpyro_fwd.kernels.second_order import HPMALA as HPMALA
     from numpyro_fwd.kernels.second_order import MMALA as MMALA
     from numpyro_fwd.kernels.second_order import SMMALA as SMMALA
+    from numpyro_fwd.kernels.sghmc import L2MC as L2MC
+    from numpyro_fwd.kernels.sghmc import SGHMC as SGHMC
     from numpyro_fwd.kernels.smc import LangevinSMC as LangevinSMC
     from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
     from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary

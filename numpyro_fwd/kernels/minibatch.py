@@ -1,4 +1,4 @@
-"""Kernels that read models with subsample plates in minibatches: AMAGOLD, L2MC, SGHMC."""
+"""AMAGOLD, and what kernels have in common that read models with subsample plates."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Unpack, cast
@@ -10,9 +10,7 @@ from jax import Array
 from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.amagold import amagold
-from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
-from blackjax_ext.sgmcmc.sghmc import sghmc
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
@@ -275,58 +273,3 @@ class AMAGOLD(MinibatchKernel):
             acceptance=acceptance if name is None else FULL_PASS,
             **options,
         )
-
-
-class L2MC(MinibatchKernel):
-    """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch counterpart.
-
-    T gradients and one evaluation on all N rows, in chunks. Without friction it is HMC.
-    `target_accept_prob` is 0.65 by default. Models without subsample plates work too.
-
-    Parameters
-    ----------
-    model
-        NumPyro model.
-    options
-        See :class:`numpyro_fwd.kernels.minibatch.MinibatchOptions`.
-    """
-
-    needs_minibatches = False
-
-    def __init__(self, model: Model | None = None, **options: Unpack[MinibatchOptions]):
-        super().__init__(model, l2mc, **options)
-
-
-class SGHMC(MinibatchKernel):
-    """SGHMC (Chen, Fox and Guestrin 2014), biased: no acceptance test, no pass over the data.
-
-    T gradients on B rows per transition. The bias grows with the step size, which cannot be
-    adapted, and with the noise of the gradient: :class:`AMAGOLD` is the exact kernel.
-
-    Parameters
-    ----------
-    model
-        NumPyro model with subsample plates.
-    control_variate
-        As for :class:`AMAGOLD`.
-    options
-        See :class:`numpyro_fwd.kernels.minibatch.MinibatchOptions`; `step_size` is 0.1 by
-        default.
-    """
-
-    option_defaults: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        control_variate: ControlVariate | None = "second_order",
-        **options: Unpack[MinibatchOptions],
-    ):
-        for name in ("adapt_step_size", "target_accept_prob"):
-            if options.get(name):
-                raise ValueError(
-                    f"{name} must be left out: SGHMC accepts everything; got {options[name]!r}."
-                )
-        arguments: dict[str, Any] = {"step_size": 0.1, **options, "adapt_step_size": False}
-        super().__init__(model, sghmc, control_variate=control_variate, **arguments)

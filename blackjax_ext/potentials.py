@@ -1,18 +1,14 @@
 """Potential energies with minibatch gradients: the public names of `rows` and `subsampling`."""
 
 from blackjax_ext.rows.compensated_sums import Pair
+from blackjax_ext.rows.minibatches import Anchor, anchor_at, anchored, control_variate, minibatch
 from blackjax_ext.rows.potentials import (
-    Anchor,
     StochasticPotential,
-    anchor_at,
-    anchored,
     check_potential,
-    control_variate,
     energy_at,
     exact,
     full_batch,
     gaussian_noise,
-    minibatch,
 )
 from blackjax_ext.subsampling.expansion import Expansion, expand, expand_groups
 from blackjax_ext.subsampling.grouping import GroupedPredictor, grouped_predictor

@@ -125,6 +125,7 @@ LAYERS = {
         {"arrowhead", "shuffles"},
         {"compensated_sums"},
         {"newton", "potentials"},
+        {"minibatches"},
     ],
     "subsampling": [
         {"alias_table", "intervals"},

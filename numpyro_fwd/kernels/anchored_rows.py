@@ -14,8 +14,9 @@ from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.structures import Dense
+from blackjax_ext.rows.minibatches import Anchor, anchored
 from blackjax_ext.rows.newton import RUNAWAY, check_resolution, in_dtype, newton
-from blackjax_ext.rows.potentials import Anchor, anchored, energy_at
+from blackjax_ext.rows.potentials import energy_at
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential

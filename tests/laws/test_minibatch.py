@@ -8,8 +8,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import potentials
-from blackjax_ext.rows import compensated_sums
-from blackjax_ext.rows import potentials as rows_potentials
+from blackjax_ext.rows import compensated_sums, minibatches
 from blackjax_ext.sgmcmc import amagold, leapfrog
 from tests.laws import jax_contracts, laws, minibatch
 from tests.laws.minibatch import BIASED, CASES
@@ -136,7 +135,7 @@ def energy_of_the_first_chunk(values_at, num_rows, chunk_size, dtype):
     return TRUE_SUM(values_at, chunk_size, chunk_size, dtype)
 
 
-TRUE_ENERGY, TRUE_SUM = rows_potentials.posterior_energy, rows_potentials.over_rows
+TRUE_ENERGY, TRUE_SUM = minibatches.posterior_energy, minibatches.over_rows
 
 
 def step_with_sign_of_accumulator(phase, *arguments, **keywords):
@@ -182,7 +181,7 @@ def gradient_without_the_scale(functions, num_rows, x, batch):
     return TRUE_GRADIENT(functions, batch.shape[0], x, batch)
 
 
-TRUE_GRADIENT = rows_potentials.minibatch_gradient
+TRUE_GRADIENT = minibatches.minibatch_gradient
 
 
 def add_without_the_rounding(a, b):
@@ -197,11 +196,11 @@ def invariance(name):
 # where a bug is planted, the bug, and the law that must notice with its message
 MUTATIONS = {
     "prior_left_out": (
-        *(rows_potentials, "posterior_energy", energy_without_prior),
+        *(minibatches, "posterior_energy", energy_without_prior),
         *(invariance("fresh"), "invariance"),
     ),
     "rows_left_out": (
-        *(rows_potentials, "over_rows", energy_of_the_first_chunk),
+        *(minibatches, "over_rows", energy_of_the_first_chunk),
         *(invariance("fresh"), "invariance"),
     ),
     "accumulator_sign": (
@@ -233,7 +232,7 @@ MUTATIONS = {
         *(invariance("first_order"), "invariance"),
     ),
     "scale_of_the_gradient": (
-        *(rows_potentials, "minibatch_gradient", gradient_without_the_scale),
+        *(minibatches, "minibatch_gradient", gradient_without_the_scale),
         *(minibatch.gradient_is_unbiased, "Not equal"),
     ),
     "rounding_dropped": (

@@ -1,8 +1,7 @@
 """Potential energies with minibatch gradients: the public names of `rows` and `subsampling`."""
 
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.rows.control_variates import Anchor, anchor_at, anchored, control_variate
-from blackjax_ext.rows.minibatches import minibatch
+from blackjax_ext.rows.minibatches import Anchor, anchor_at, anchored, control_variate, minibatch
 from blackjax_ext.rows.potentials import (
     StochasticPotential,
     check_potential,
@@ -11,12 +10,12 @@ from blackjax_ext.rows.potentials import (
     full_batch,
     gaussian_noise,
 )
-from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, expand, expand_groups
 from blackjax_ext.subsampling.grouping import GroupedPredictor, grouped_predictor
 from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
-from blackjax_ext.subsampling.reaches import expected_rows
+from blackjax_ext.subsampling.remainders import expected_rows
+from blackjax_ext.subsampling.row_tests import expanded_minibatch
 
 __all__ = [
     "Anchor",

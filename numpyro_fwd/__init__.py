@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.densities import Density as Density
     from numpyro_fwd.disk import on_disk as on_disk
     from numpyro_fwd.kernels.adaptive_step import AutoMALA as AutoMALA
-    from numpyro_fwd.kernels.amagold import AMAGOLD as AMAGOLD
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
     from numpyro_fwd.kernels.coordinates import Centredness as Centredness
     from numpyro_fwd.kernels.coordinates import reparam_config as reparam_config
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.forward_mode import PCFMALA as PCFMALA
     from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA
     from numpyro_fwd.kernels.forward_mode import PCLineFMALA as PCLineFMALA
+    from numpyro_fwd.kernels.minibatch import AMAGOLD as AMAGOLD
     from numpyro_fwd.kernels.nuts import AutoNUTS as AutoNUTS
     from numpyro_fwd.kernels.second_order import ALSMMALA as ALSMMALA
     from numpyro_fwd.kernels.second_order import AMSMMALA as AMSMMALA

@@ -115,13 +115,13 @@ LAYERS = {
         {"in_coordinates", "report"},
     ],
     "rows": [
-        {"arrowhead", "consecutive", "shuffles"},
+        {"arrowhead", "shuffles"},
         {"compensated_sums"},
         {"newton", "potentials"},
-        {"control_variates", "minibatches", "resolution"},
+        {"minibatches"},
     ],
     "subsampling": [
-        {"alias_table", "chunks", "intervals", "laplace_approximations"},
+        {"alias_table", "intervals"},
         {"taylor"},
         {"families"},
         {"predictors"},
@@ -130,9 +130,9 @@ LAYERS = {
         {"mode", "row_bounds"},
         {"grouped_mode"},
         {"expansion"},
-        {"reaches", "remainders"},
+        {"remainders"},
         {"thinning"},
-        {"expanded_potential", "row_tests", "tails"},
+        {"row_tests"},
     ],
     "sgmcmc": [{"leapfrog", "acceptance"}],
     "smc": [

@@ -159,7 +159,7 @@ BUGS = {
         "array[:, : stop - start] = draws[name]",
     ),
     "subsampling": Bug(
-        "blackjax_ext/subsampling/reaches.py",
+        "blackjax_ext/subsampling/remainders.py",
         "~(is_cheap & is_within)",
         "~is_cheap",
         tests="tests/laws/test_subsampled.py",

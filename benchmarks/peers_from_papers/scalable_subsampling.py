@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.reaches import MoveEnds
-from blackjax_ext.subsampling.remainders import steps_to
+from blackjax_ext.subsampling.remainders import MoveEnds, steps_to
 from blackjax_ext.subsampling.row_tests import run_test, thinning_test
 
 __all__ = ["State", "build_kernel"]

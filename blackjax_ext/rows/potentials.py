@@ -148,3 +148,10 @@ def check_potential(potential: StochasticPotential) -> StochasticPotential:
             f"got {type(potential).__name__}."
         )
     return potential
+
+
+def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
+    """Raise ValueError unless both are pytrees of the same structure and shapes."""
+    shapes, wanted = (jax.tree.map(jnp.shape, tree) for tree in (anchor, position))
+    if shapes != wanted:
+        raise ValueError(f"anchor must fit the position, of shapes {wanted}; got {shapes}.")

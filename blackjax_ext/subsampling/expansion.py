@@ -26,7 +26,7 @@ numbers.
 the pass that bounds them. With uncentred covariates :math:`g^T d` and :math:`\tfrac12 d^T H d` are
 small differences of large numbers: in float32, at a mean of 1000 standard deviations, the latter is
 off by more than itself. In w the curvature of the posterior is the identity and nothing cancels;
-what is left is the rounding of w itself. :func:`blackjax_ext.rows.resolution.check_resolution`
+what is left is the rounding of w itself. :func:`blackjax_ext.rows.newton.check_resolution`
 says up to where that is enough, and raises beyond.
 
 The tables draw rows with probabilities :math:`\hat{p}_i` that float32 can represent. So the bounds
@@ -57,8 +57,7 @@ from blackjax_ext.rows.arrowhead import (
     Whitening,
     cast,
 )
-from blackjax_ext.rows.newton import HostPosition
-from blackjax_ext.rows.resolution import in_dtype
+from blackjax_ext.rows.newton import HostPosition, in_dtype
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.grouped_mode import GroupPasses, find_anchor
 from blackjax_ext.subsampling.grouping import GroupedPredictor
@@ -291,7 +290,7 @@ def expand(
         For a start that is empty or not floating, predictors that are not affine, a position
         without a proper mode (no curvature there, or none within 60 steps: separable data without a
         prior), a posterior so correlated that floats do not resolve it (uncentred covariates;
-        :func:`blackjax_ext.rows.resolution.check_resolution`).
+        :func:`blackjax_ext.rows.newton.check_resolution`).
     """
     position = check_position(start)
     predictor = GroupedPredictor.without_groups(posterior, position)

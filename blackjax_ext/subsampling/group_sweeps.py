@@ -71,9 +71,8 @@ from jax import Array
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.expansion import Expansion
-from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
-from blackjax_ext.subsampling.reaches import MoveEnds
-from blackjax_ext.subsampling.remainders import steps_to
+from blackjax_ext.subsampling.grouped_mode import laplace_approximation, solved
+from blackjax_ext.subsampling.remainders import MoveEnds, steps_to
 from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select

@@ -1,7 +1,7 @@
 r"""The mode of a posterior of linear predictors, and whether floats resolve what is around it.
 
 :mod:`blackjax_ext.rows.newton` finds it by passes over the rows. What it finds must be a
-mode: with a curvature, at rest, and resolved (:mod:`blackjax_ext.rows.resolution`).
+mode: with a curvature, at rest, and resolved (:mod:`blackjax_ext.rows.newton`).
 """
 
 from collections.abc import Callable
@@ -15,16 +15,18 @@ from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.arrowhead import Arrow, Whitening, cast, seen_first
 from blackjax_ext.rows.newton import (
+    IN_DOUBLE,
+    RUNAWAY,
     TOLERANCES,
     Derivatives,
     Energy,
     EnergyPasses,
     HostPosition,
+    check_resolution,
     descend,
     in_double,
     resolved,
 )
-from blackjax_ext.rows.resolution import IN_DOUBLE, RUNAWAY, check_resolution
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.passes import (
     plain_prior,

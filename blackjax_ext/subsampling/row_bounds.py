@@ -40,15 +40,16 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.arrowhead import Arrow, Cubic, Whitening
-from blackjax_ext.subsampling.chunks import Largest, over_chunks
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.passes import (
     MAX_DESIGN_ENTRIES,
+    Largest,
     chunk_length,
     cubes_of,
     designs,
     jacobians,
+    over_chunks,
     sums_of,
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses

@@ -2,13 +2,14 @@ r"""Rows that are drawn by their bounds: Poisson processes, thinned to what the 
 
 The product :math:`\prod_i \min(1, e^{r_i(x) - r_i(x_*)})` over rows is the probability that none of
 N independent Poisson processes of rates :math:`(r_i(x_*) - r_i(x))_+` has an event in unit time.
-With a bound :math:`\psi_i\, q \ge |r_i(x_*) - r_i(x)|` (:mod:`blackjax_ext.subsampling.reaches`),
-these are the processes of rates :math:`\psi_i q` thinned: a process of rate
-:math:`\Lambda = \Psi q`, :math:`\Psi = \sum \psi_i`, where each event picks a row in proportion to
-:math:`\psi_i` and vetoes with probability :math:`(r_i(x_*) - r_i(x))_+ / (\psi_i q)`. One veto
-rejects. Events come in order of time, by exponential gaps, until the time is over or a veto comes:
-there is no limit to their number. (The unit interval is cut into equal pieces of at most `PIECE`
-events on average, since a float that counts to millions has no digits left for gaps of one.)
+With a bound :math:`\psi_i\, q \ge |r_i(x_*) - r_i(x)|`
+(:mod:`blackjax_ext.subsampling.remainders`), these are the processes of rates :math:`\psi_i q`
+thinned: a process of rate :math:`\Lambda = \Psi q`, :math:`\Psi = \sum \psi_i`, where each event
+picks a row in proportion to :math:`\psi_i` and vetoes with probability :math:`(r_i(x_*) - r_i(x))_+
+/ (\psi_i q)`. One veto rejects. Events come in order of time, by exponential gaps, until the time
+is over or a veto comes: there is no limit to their number. (The unit interval is cut into equal
+pieces of at most `PIECE` events on average, since a float that counts to millions has no digits
+left for gaps of one.)
 
 *Acceptance rate.* Given the rows of a round of events, none of them vetoes with probability
 :math:`s = \prod (1 - v)`. The last round is reached with the product of this over the rounds before
@@ -42,8 +43,12 @@ from jax import Array
 from blackjax_ext.rows.shuffles import times_fraction, uniform_numbers, words_per_number
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
-from blackjax_ext.subsampling.reaches import Reaches, change_bounds
-from blackjax_ext.subsampling.remainders import read_moved_rows, remainder_change
+from blackjax_ext.subsampling.remainders import (
+    Reaches,
+    change_bounds,
+    read_moved_rows,
+    remainder_change,
+)
 
 # events at once, and those expected of a piece of the time, so that the lanes rarely run out
 LANES, PIECE = 32, 20.0

@@ -15,10 +15,9 @@ from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.mcmc.derivatives import derivatives
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.structures import Dense
-from blackjax_ext.rows.control_variates import Anchor, anchored
-from blackjax_ext.rows.newton import newton
+from blackjax_ext.rows.minibatches import Anchor, anchored
+from blackjax_ext.rows.newton import RUNAWAY, check_resolution, in_dtype, newton
 from blackjax_ext.rows.potentials import energy_at
-from blackjax_ext.rows.resolution import RUNAWAY, check_resolution, in_dtype
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.row_models import stochastic_potential
@@ -131,7 +130,7 @@ class AnchoredRows(PlainRows):
         """The algorithm on minibatches with the control variate."""
         rows = rows_of(source)
         potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
-        return counting(algorithm, anchored(potential, shared.anchor, order=2))
+        return counting(algorithm, anchored(potential, shared.anchor))
 
 
 def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:

@@ -17,11 +17,9 @@ from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics.structures import Diagonal
 from blackjax_ext.subsampling import group_sweeps
-from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.reaches import expected_rows
-from blackjax_ext.subsampling.row_tests import subsampled
-from blackjax_ext.subsampling.tails import MAX_GAP, may_differ, tail_gap
+from blackjax_ext.subsampling.remainders import MAX_GAP, expected_rows, may_differ, tail_gap
+from blackjax_ext.subsampling.row_tests import expanded_minibatch, subsampled
 from blackjax_ext.types import Function, select
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer

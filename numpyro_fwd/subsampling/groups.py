@@ -30,7 +30,6 @@ from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.chunks import MAX_CHUNK, over_chunks
 from blackjax_ext.subsampling.expansion import Expansion, expand_groups
 from blackjax_ext.subsampling.grouping import (
     GroupedPredictor,
@@ -39,6 +38,7 @@ from blackjax_ext.subsampling.grouping import (
     grouping_of,
     no_levels,
 )
+from blackjax_ext.subsampling.passes import MAX_CHUNK, over_chunks
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import traced_once

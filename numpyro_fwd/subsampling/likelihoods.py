@@ -13,8 +13,6 @@ from blackjax_ext.subsampling.families import (
     locations,
     logits,
     positive,
-    shares,
-    trials,
 )
 from blackjax_ext.subsampling.families.kind import Kind
 
@@ -79,9 +77,9 @@ def of_cutpoints(fn: Any) -> tuple[Array, ...]:
 TRIALS: dict[str, Any] = {"total_count": lambda fn: fn.total_count}
 READINGS: dict[type, Reading] = {
     dist.BernoulliLogits: by_logits(logits.BERNOULLI),
-    dist.Beta: always(shares.BETA, predictors_of_beta),
-    dist.BetaBinomial: always(trials.BETA_BINOMIAL, predictors_of_beta, data=TRIALS),
-    dist.BetaProportion: always(shares.BETA, predictors_of_beta),
+    dist.Beta: always(positive.BETA, predictors_of_beta),
+    dist.BetaBinomial: always(counts.BETA_BINOMIAL, predictors_of_beta, data=TRIALS),
+    dist.BetaProportion: always(positive.BETA, predictors_of_beta),
     dist.BinomialLogits: by_logits(logits.BINOMIAL, data=TRIALS),
     dist.CategoricalLogits: by_logits(logits.CATEGORICAL, has_classes=True),
     dist.Cauchy: always(locations.STUDENT_T, lambda fn: (fn.loc, jnp.log(fn.scale), jnp.zeros(()))),

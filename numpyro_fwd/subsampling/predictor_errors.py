@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.chunks import MAX_CHUNK, over_chunks
+from blackjax_ext.subsampling.passes import MAX_CHUNK, over_chunks
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import has_changed
 from blackjax_ext.types import Function

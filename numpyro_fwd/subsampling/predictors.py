@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
-from blackjax_ext.rows.resolution import UnresolvedError
+from blackjax_ext.rows.newton import UnresolvedError
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (

@@ -5,7 +5,7 @@ where it is real, the logarithm of its distance to a lower end, log odds between
 whole is data. The distribution is made anew from them, and what its ``log_prob`` computes is read
 by :mod:`blackjax_ext.subsampling.families.densities`. A zero-inflated distribution has a gate and
 what its base has. One that is censored or truncated has what its base has, and the flags or the
-ends are data (:mod:`numpyro_fwd.subsampling.tails`).
+ends are data.
 
 Only a distribution that is made of the parameters it names is read: another one, as a truncated or
 a user's own with further arguments, might not be made anew as it was. An example of its class is
@@ -23,14 +23,121 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from jax.scipy.special import gammaln
+from jax.scipy.special import gammaln, log_ndtr
 from numpyro.distributions import constraints
 
 from blackjax_ext.subsampling.families.densities import MOST, check_readable, smooth_kind
+from blackjax_ext.subsampling.taylor.functions import HALF_LOG_2PI
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.traces import unwrapped
 from numpyro_fwd.subsampling.likelihoods import Reading
-from numpyro_fwd.subsampling.tails import TAILS, Tails, between, tails_of_cdf
+
+
+class Tails(NamedTuple):
+    """Logarithms of a density and of the probabilities on either side of a value.
+
+    Each is a function of the value and of the parameters without ends by name.
+    """
+
+    density: Callable[..., Array]
+    below: Callable[..., Array]
+    above: Callable[..., Array]
+
+
+def log_of_rest(log_share: Array) -> Array:
+    """The logarithm of one minus a share."""
+    return jnp.log(-jnp.expm1(log_share))
+
+
+def between(tails: Tails, low: Array, high: Array, **values: Array) -> Array:
+    """Log probability between two ends."""
+    above = tails.above(low, **values)
+    return above + log_of_rest(tails.above(high, **values) - above)
+
+
+def from_standard(standard: Tails, place: Function, log_slope: Function) -> Tails:
+    """The tails of an outcome whose `place` has a standard law."""
+
+    def density(y, **values):
+        return standard.density(place(y, **values)) + log_slope(y, **values)
+
+    return Tails(
+        density,
+        lambda y, **values: standard.below(place(y, **values)),
+        lambda y, **values: standard.above(place(y, **values)),
+    )
+
+
+def of_location(standard: Tails) -> Tails:
+    """Of a law with a location and a scale."""
+    return from_standard(
+        standard,
+        lambda y, loc, log_scale: (y - loc) * jnp.exp(-log_scale),
+        lambda y, loc, log_scale: -log_scale,
+    )
+
+
+NORMAL_TAILS = Tails(
+    lambda z: -0.5 * jnp.square(z) - HALF_LOG_2PI, log_ndtr, lambda z: log_ndtr(-z)
+)
+LOGISTIC_TAILS = Tails(
+    lambda z: -jax.nn.softplus(z) - jax.nn.softplus(-z),
+    lambda z: -jax.nn.softplus(-z),
+    lambda z: -jax.nn.softplus(z),
+)
+GUMBEL_TAILS = Tails(
+    lambda z: -z - jnp.exp(-z),
+    lambda z: -jnp.exp(-z),
+    lambda z: log_of_rest(-jnp.exp(-z)),
+)
+# of the logarithm of a cumulated hazard, which rises by one in the time scale of a Weibull law
+HAZARD = Tails(
+    lambda u: u - jnp.exp(u),
+    lambda u: log_of_rest(-jnp.exp(u)),
+    lambda u: -jnp.exp(u),
+)
+TAILS: dict[type, Tails] = {
+    dist.Exponential: from_standard(
+        HAZARD,
+        lambda y, log_rate: jnp.log(y) + log_rate,
+        lambda y, log_rate: -jnp.log(y),
+    ),
+    dist.Gompertz: from_standard(
+        HAZARD,
+        lambda y, log_concentration, log_rate: (
+            log_concentration + jnp.log(jnp.expm1(y * jnp.exp(log_rate)))
+        ),
+        # the slope of the logarithm of a hazard, log(b exp(by) / expm1(by))
+        lambda y, log_concentration, log_rate: (
+            log_rate - jnp.log(-jnp.expm1(-y * jnp.exp(log_rate)))
+        ),
+    ),
+    dist.Gumbel: of_location(GUMBEL_TAILS),
+    dist.LogNormal: from_standard(
+        NORMAL_TAILS,
+        lambda y, loc, log_scale: (jnp.log(y) - loc) * jnp.exp(-log_scale),
+        lambda y, loc, log_scale: -log_scale - jnp.log(y),
+    ),
+    dist.Logistic: of_location(LOGISTIC_TAILS),
+    dist.Normal: of_location(NORMAL_TAILS),
+    dist.Weibull: from_standard(
+        HAZARD,
+        lambda y, log_scale, log_concentration: (
+            (jnp.log(y) - log_scale) * jnp.exp(log_concentration)
+        ),
+        lambda y, log_scale, log_concentration: log_concentration - jnp.log(y),
+    ),
+}
+
+
+def tails_of_cdf(density: Callable[..., Array], law: Callable[..., Any]) -> Tails:
+    """Those that the distribution function of ``law(**values)`` gives."""
+    return Tails(
+        density,
+        lambda y, **values: jnp.log(law(**values).cdf(y)),
+        lambda y, **values: jnp.log1p(-law(**values).cdf(y)),
+    )
+
 
 ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
 CUT_OFF = {"censored": 1.0, "low": -1.0, "high": 1.7}  # what is data of these, in an example

@@ -15,7 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import families, potentials
-from blackjax_ext.subsampling import group_sweeps, reaches, remainders, row_tests
+from blackjax_ext.subsampling import group_sweeps, remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size
@@ -304,7 +304,7 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
     """The rows of shared moves between draws of u, before a veto ends a test."""
     expanded = expansion(order)
     num_moves = 400
-    found = float(reaches.expected_rows(jax.random.key(30), expanded, 4_000))
+    found = float(remainders.expected_rows(jax.random.key(30), expanded, 4_000))
 
     @jax.jit
     def rows_of(key):
@@ -345,7 +345,7 @@ def changes_stay_below_their_bounds(order: int) -> None:
         level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
         within = jnp.maximum(ends.old, ends.new)[level] <= expanded.radius**2
         bounds = expanded.bound * reach[level]
-        settled = reaches.change_bounds(expanded, rows.changes, jnp.arange(NUM_ROWS))
+        settled = remainders.change_bounds(expanded, rows.changes, jnp.arange(NUM_ROWS))
         return jnp.where(within, jnp.stack([changes / bounds, changes / settled]), 0.0)
 
     by_bound, by_settled = np.moveaxis(np.asarray(ratios(jnp.asarray(u), jnp.asarray(v))), 1, 0)

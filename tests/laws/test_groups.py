@@ -8,7 +8,6 @@ import pytest
 from blackjax_ext.subsampling import (
     expansion,
     group_sweeps,
-    reaches,
     remainders,
     row_tests,
     thinning,
@@ -32,7 +31,7 @@ def few_at_once(monkeypatch):
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
@@ -42,7 +41,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monkeypatch):
     """As those of groups of many rows are."""
     monkeypatch.setattr(group_sweeps, "FEW_ROWS", 0)
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
@@ -59,7 +58,7 @@ def test_tails_of_groups_are_visited(name, width):
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
@@ -69,7 +68,7 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     [(2, False, math.inf), (3, True, math.inf), (2, True, 1.5), (3, False, 1.5)],
 )
 def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", max_passes)
     groups.rows_decide_by_factors(order, is_joint=is_joint)
 
 
@@ -80,7 +79,7 @@ def test_energy_is_kept(order):
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_expected_rows_are_those_that_are_read(order, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", 2.0)
+    monkeypatch.setattr(remainders, "MAX_PASSES", 2.0)
     groups.expected_rows_are_those_that_are_read(order)
 
 
@@ -180,7 +179,7 @@ OF_SWEEPS = {
 def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
-    monkeypatch.setattr(reaches, "MAX_PASSES", 1.5 if is_far else math.inf)
+    monkeypatch.setattr(remainders, "MAX_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError):
         groups.rows_decide_by_factors(order, is_joint=False)
@@ -189,7 +188,7 @@ def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
 @pytest.mark.parametrize("name", OF_SWEEPS)
 def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     module, attribute, bug = OF_SWEEPS[name]
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES["whole"].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES["whole"].max_passes)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])
@@ -209,7 +208,7 @@ def test_planted_bug_misses_tails(monkeypatch):
 
 BOUNDS = {
     "reaches_of": (row_tests, reach_of_a_shorter_way),
-    "change_bounds": (reaches, lambda *known: 0.1 * TRUE_MOST(*known)),
+    "change_bounds": (remainders, lambda *known: 0.1 * TRUE_MOST(*known)),
 }
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from blackjax_ext.subsampling import (
-    chunks,
     expansion,
-    reaches,
+    passes,
     remainders,
     row_bounds,
     row_tests,
@@ -25,7 +24,7 @@ from tests.laws.subsampled import CASES
 @pytest.fixture(autouse=True)
 def no_full_pass(monkeypatch):
     """Only events decide, however many there are, unless a test says otherwise."""
-    monkeypatch.setattr(reaches, "MAX_PASSES", math.inf)
+    monkeypatch.setattr(remainders, "MAX_PASSES", math.inf)
 
 
 FULL_ONLY = pytest.mark.full
@@ -45,7 +44,7 @@ FULL_ONLY = pytest.mark.full
     ],
 )
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES[name].max_passes)
     laws.power(subsampled.invariance(CASES[name], FEWER.get(name, subsampled.SIZE)))
 
 
@@ -58,7 +57,7 @@ FEWER_IN_FULL = {"varied": laws.LONG}
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(remainders, "MAX_PASSES", CASES[name].max_passes)
     laws.power(subsampled.invariance(CASES[name], FEWER_IN_FULL.get(name, laws.FULL)))
 
 
@@ -123,7 +122,7 @@ def test_energy_is_kept_in_float32():
 
 
 def test_far_moves_read_all_rows(monkeypatch):
-    monkeypatch.setattr(reaches, "MAX_PASSES", 1e-9)
+    monkeypatch.setattr(remainders, "MAX_PASSES", 1e-9)
     expanded = subsampled.expansion()
     decide = jax.jit(lambda *arguments: row_tests.thinning_test(*arguments))
     for pair in subsampled.PAIRS:
@@ -300,4 +299,4 @@ def test_data_are_arguments_of_a_program():
     )
     shapes = {jnp.shape(const) for const in program.consts}
     assert not any(subsampled.NUM_ROWS in shape for shape in shapes)
-    assert chunks.MAX_CHUNK >= subsampled.NUM_ROWS
+    assert passes.MAX_CHUNK >= subsampled.NUM_ROWS

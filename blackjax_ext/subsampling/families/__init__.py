@@ -8,6 +8,7 @@ link), and are several times smaller than global ones where these exist.
 """
 
 from blackjax_ext.subsampling.families.counts import (
+    beta_binomial,
     negative_binomial_2,
     poisson,
     zero_inflated_poisson,
@@ -27,9 +28,7 @@ from blackjax_ext.subsampling.families.logits import (
     negative_binomial,
     ordered_logistic,
 )
-from blackjax_ext.subsampling.families.positive import exponential, gamma, weibull
-from blackjax_ext.subsampling.families.shares import beta
-from blackjax_ext.subsampling.families.trials import beta_binomial
+from blackjax_ext.subsampling.families.positive import beta, exponential, gamma, weibull
 
 __all__ = [
     "Family",

@@ -9,6 +9,11 @@ derivatives of the outcome are bounded by their ends.
 the program those of the density are. Rounding is outwards throughout. What is not known is
 unbounded, and a bound that is infinite has all rows read.
 
+*Cost.* Of logits and of Poisson counts these bounds are those that families write by hand, to 1e-4.
+But those are a line of code and take .05 microseconds a row, jets 3, with 2.6 s of compilation: the
+set-up of 100,000 rows of 20 coefficients took 9.8 s of a processor for 6.1 of logits, 11.2 for 7.8
+of counts, and as long with jets of order 3. So families keep their own.
+
 *Looseness.* A difference of terms that are larger than it loses, the more so the wider the box. The
 orders beyond the third that jets carry win most of it back where boxes are narrow, so it is lost
 where there are few rows. A density whose terms have been arranged not to cancel has tighter bounds.

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 from blackjax_ext.equations import equations_in
-from blackjax_ext.rows.consecutive import at_chunk, at_consecutive
+from blackjax_ext.rows.compensated_sums import at_chunk, at_consecutive
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel, stochastic_potential
 

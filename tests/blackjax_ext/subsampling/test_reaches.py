@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackjax_ext.subsampling import reaches
+from blackjax_ext.subsampling import remainders
 
 # what Cauchy and Schwarz's inequality may add, by order: on a line through w = 0
 MOST = {2: 1.0, 3: 4.0 / np.sqrt(15.0)}
@@ -48,8 +48,8 @@ def ratios(order, seed, scale, length, num_groups=5):
         tuple(np.float32(scale * (x + step * rng.normal(size=x.shape))) for x in (u, v))
         for step in (0.0, length)
     ]
-    move = reaches.MoveEnds.of(in_groups(order, num_groups), *ends)
-    found = reaches.reaches_of(in_groups(order, num_groups), move)
+    move = remainders.MoveEnds.of(in_groups(order, num_groups), *ends)
+    found = remainders.reaches_of(in_groups(order, num_groups), move)
     assert not found.is_far.any()
     seen = [
         np.concatenate([np.broadcast_to(u[:2], (num_groups, 2)), v], axis=1).astype(float)
@@ -77,19 +77,19 @@ def test_a_reach_is_what_the_steepest_remainder_changes_by(order, seed, scale, l
     check_reaches(order, seed, scale, length)
 
 
-def step_as_a_difference_of_squares(expansion, old, new, exact=reaches.MoveEnds.of):
+def step_as_a_difference_of_squares(expansion, old, new, exact=remainders.MoveEnds.of):
     """What has no digits where a move is short."""
     move = exact(expansion, old, new)
     return move._replace(step=jnp.maximum(move.old - 2.0 * move.inner + move.new, 0.0))
 
 
-def step_of_all_coordinates(expansion, old, new, exact=reaches.MoveEnds.of):
+def step_of_all_coordinates(expansion, old, new, exact=remainders.MoveEnds.of):
     """Also of those that no row sees."""
     move = exact(expansion, old, new)
     return move._replace(step=move.step + (new[0][2] - old[0][2]) ** 2)
 
 
-def way_of_the_nearer_end(expansion, ends, exact=reaches.reaches_of):
+def way_of_the_nearer_end(expansion, ends, exact=remainders.reaches_of):
     """A bound that the farther one breaks."""
     least = jnp.minimum(ends.old, ends.new)
     return exact(expansion, ends._replace(old=least, new=least))
@@ -105,7 +105,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_found(name, monkeypatch):
     holder, attribute, bug = BUGS[name]
-    monkeypatch.setattr(getattr(reaches, holder) if holder else reaches, attribute, bug)
+    monkeypatch.setattr(getattr(remainders, holder) if holder else remainders, attribute, bug)
     with pytest.raises(AssertionError):
         for order in (2, 3):
             for length in (1e-5, 1e-3, 0.1, 1.0):

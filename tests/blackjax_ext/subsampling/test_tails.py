@@ -11,7 +11,7 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling import tails
+from blackjax_ext.subsampling import remainders
 from blackjax_ext.subsampling.expansion import surrogate
 from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.remainders import loss_remainders
@@ -46,17 +46,17 @@ def test_gap_is_that_of_the_energies(x64):
 
     wanted = max(above(4.0), above(-4.0)) - above(0.0)
     np.testing.assert_allclose(
-        tails.tail_gap(jax.random.key(0), expansion), wanted, rtol=1e-6, atol=1e-8
+        remainders.tail_gap(jax.random.key(0), expansion), wanted, rtol=1e-6, atol=1e-8
     )
-    assert wanted > tails.MAX_GAP
+    assert wanted > remainders.MAX_GAP
 
 
 def test_rows_that_are_drawn_tell_the_same(x64, monkeypatch):
     expansion = expansion_of(20_000, 3)
-    found = tails.tail_gap(jax.random.key(0), expansion)
-    monkeypatch.setattr(tails, "NUM_ROWS_COMPARED", 20_000)
-    exact = tails.tail_gap(jax.random.key(0), expansion)
-    assert exact > tails.MAX_GAP
+    found = remainders.tail_gap(jax.random.key(0), expansion)
+    monkeypatch.setattr(remainders, "NUM_ROWS_COMPARED", 20_000)
+    exact = remainders.tail_gap(jax.random.key(0), expansion)
+    assert exact > remainders.MAX_GAP
     assert exact - 1.0 < found < exact + 0.2
 
 
@@ -68,16 +68,16 @@ def test_no_direction_has_a_much_greater_gap(x64, seed):
     rows = potentials.linear_predictor(logprior, families.student_t(df=2.0, scale=1.0), (x, y))
     expansion = potentials.expand(rows, jnp.zeros(3))
     ends = jax.random.normal(jax.random.key(1), (2_000, 3))
-    ends = tails.DISTANCE * ends / jnp.linalg.norm(ends, axis=1, keepdims=True)
+    ends = remainders.DISTANCE * ends / jnp.linalg.norm(ends, axis=1, keepdims=True)
     steps = jax.vmap(expansion.metric.inverse_sqrt_times)(ends)
     gaps = -jnp.sum(loss_remainders(expansion, steps, jnp.arange(8)), axis=1)
-    assert tails.tail_gap(jax.random.key(0), expansion) > 0.8 * jnp.max(gaps)
+    assert remainders.tail_gap(jax.random.key(0), expansion) > 0.8 * jnp.max(gaps)
 
 
 def test_a_normal_likelihood_is_not_looked_at():
     x = jax.random.normal(jax.random.key(0), (50, 2))
     rows = potentials.linear_predictor(logprior, families.normal(1.0), (x, x[:, 0]))
-    assert not tails.may_differ(potentials.expand(rows, jnp.zeros(2)))
+    assert not remainders.may_differ(potentials.expand(rows, jnp.zeros(2)))
 
 
 def logistic(x, y):

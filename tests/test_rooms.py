@@ -116,8 +116,8 @@ BUGS = {
     ),
     "potentials": Bug(
         "blackjax_ext/potentials.py",
-        "import minibatch\n",
-        "import minibatch as batches\n",
+        "control_variate, minibatch\n",
+        "control_variate, minibatch as batches\n",
         tests="tests/blackjax_ext/rows/test_potentials.py",
     ),
     "primitives": Bug(

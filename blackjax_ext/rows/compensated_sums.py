@@ -7,7 +7,7 @@ high parts plus that of the low parts.
 
 *Rows in order.* A function that indexes its data with the numbers of rows gathers them one by one,
 which takes a processor several times as long as what most likelihoods then do with them. A pass
-over all data asks for consecutive rows, which are a slice. :func:`at_consecutive` traces the
+over all data asks for consecutive rows, which are a slice. ``at_consecutive`` traces the
 function and puts slices where it gathers the rows it was given.
 
 *Blocks.* Where devices hold one block of the rows each, a chunk has consecutive rows of every

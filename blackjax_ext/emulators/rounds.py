@@ -70,7 +70,7 @@ BEYOND = 0.01
 BEYOND_FLATTER = 0.1
 RISE = 0.02  # of the acceptance, below which it no longer rises
 PATIENCE = 2  # rounds without a rise: it is known from a dozen points
-MAX_ROUNDS = 8
+MAX_ROUNDS = 8  # five of nine sharp bananas took all of six, and were cut short
 WIDER_END = 2.0  # radius to which polynomials are followed to see what is beyond their points
 MIN_POINTS = 16  # of a round
 MANY_TERMS = 600  # of a polynomial in all coordinates
@@ -164,10 +164,11 @@ def emulate(
     emulator_fn
         Log density that emulates it, for :func:`blackjax_ext.emulated`.
     emulation
-        An :class:`~blackjax_ext.emulators.rounds.Emulation`: `step_size` and `covariance` for that
-        sampler, `draws` where chains may start, counts and errors.
+        An :class:`~blackjax_ext.emulators.rounds.Emulation`: `step_size`, `covariance` and
+        `num_steps` for that sampler, `draws` where chains may start, counts and errors.
 
-    Cost: 200 to 500 evaluations and as many directional derivatives for up to ten dimensions.
+    Cost: 200 to 600 evaluations and up to three times as many directional derivatives for up to ten
+    dimensions.
 
     Raises
     ------
@@ -185,7 +186,7 @@ def emulate(
     ... )
     >>> sampler = blackjax_ext.emulated(
     ...     lambda x: logdensity_fn(x, outputs_fn(x)), found.step_size, jnp.array(found.covariance),
-    ...     emulator_fn=emulator_fn,
+    ...     emulator_fn=emulator_fn, num_integration_steps=found.num_steps,
     ... )
     >>> state = sampler.init(jnp.array(found.draws[0, 0]))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(1), state)

@@ -130,12 +130,11 @@ def test_an_emulator_goes_on_to_the_ends_of_a_narrow_ridge(seed):
         return -0.5 * ((x[0] / 1.5) ** 2 + (x[1] / 5.0) ** 2 + ((outputs[0] - 0.5) / 0.1) ** 2)
 
     ridge_fn = lambda x: x[1:] + x[:1] ** 2  # noqa: E731
-    emulator_fn, found = blackjax_ext.emulate(ridge_fn, density, jax.random.key(seed), starts)
+    emulator_fn, _ = blackjax_ext.emulate(ridge_fn, density, jax.random.key(seed), starts)
     ends = np.linspace(-2.5, 2.5, 21)  # sds are 1.05 and 1.4: of all draws 98 % are between them
     along = jnp.stack([ends, 0.5 - ends**2], 1).astype(jnp.float32)
     exact = jax.vmap(lambda x: density(x, ridge_fn(x)))(along)
     np.testing.assert_allclose(jax.vmap(emulator_fn)(along), exact, atol=0.5)
-    assert found.num_steps > 8 or found.r_hat < rounds.SLOW
 
 
 def test_chains_start_nearer_to_the_mode_where_a_first_emulator_has_no_density():

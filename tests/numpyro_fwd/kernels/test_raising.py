@@ -166,3 +166,30 @@ def test_what_raises_in_the_mass_is_rejected_and_told_with_line_and_remedy():
     assert "model raises where a chain would step: KeyError: 'no such place' (" in text
     assert "throw=False" in text
     assert x.max() <= 10
+
+
+@pytest.mark.long
+def test_a_derivative_that_raises_in_the_mass_is_rejected_and_told():
+    """As of an implicit solver, whose linear solves raise where its values are finite."""
+
+    @jax.custom_jvp
+    def solved(x):
+        return x
+
+    @jax.custom_jvp
+    def one(x):
+        return jax.pure_callback(look, x, x, vmap_method="sequential")
+
+    def look(x):
+        if np.any(x > 11):
+            raise KeyError("no such place")
+        return np.ones_like(x)
+
+    solved.defjvp(lambda x, v: (solved(*x), v[0] * one(*x)))
+    one.defjvp(lambda x, v: (one(*x), jnp.zeros_like(*v)))
+
+    kernel = AutoNUTS(model_of(solved), forward_mode_differentiation=True)
+    with pytest.warns(UserWarning, match=r"would step: KeyError: 'no such place' \("):
+        x = run(kernel, num_samples=300)
+    assert np.isfinite(x).all() and x.max() <= 11
+    assert len(np.unique(x[:, 0])) > 200

@@ -76,7 +76,9 @@ def better_end(
 
     By draws, (N, D), of the other one, flatter by a temperature; a share of the mass.
     """
-    beyond = np.flatnonzero(emulator.is_beyond(draws))
+    # a chain that stands still says once how right a place is
+    distinct = np.sort(np.unique(draws, axis=0, return_index=True)[1])
+    beyond = distinct[emulator.is_beyond(draws[distinct])]
     if not len(beyond):
         return emulator, 0.0
     found, wide = (
@@ -85,8 +87,9 @@ def better_end(
     )
     some = beyond[:: -(-len(beyond) // NUM_FAR)]
     exact = evaluations.logdensities(draws[some], evaluations.outputs(draws[some]))
-    log_t, factor = wide / temperature, len(beyond) / len(some)
-    if acceptance_of(exact - wide[some]) > RIGHT:
+    log_t, factor = wide / temperature, emulator.is_beyond(draws).sum() / len(some)
+    errors = (exact - wide[some])[~wider.is_beyond(draws[some])]
+    if len(errors) and acceptance_of(errors) > RIGHT:
         emulator, found = wider, wide
     return emulator, share_of(exact, found, log_t, some, factor)
 

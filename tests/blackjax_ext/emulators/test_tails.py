@@ -81,6 +81,19 @@ def test_polynomials_go_on_where_they_are_right_beyond_their_points(temperature)
     assert better_end(evaluations, wider, wider, draws, temperature) == (wider, 0.0)
 
 
+def test_an_end_is_judged_by_distinct_places_that_the_polynomials_reach():
+    """A chain that stood still where they are wrong, and draws that pressed against their end."""
+    evaluations = ridge(lambda a: a**2 + 3.0 * (a > 1.6))
+    emulator = parabola_on(evaluations)
+    wider = emulator._replace(radius=np.array(4.0))
+    draws = along(np.square, 3.0)
+    draws = draws[draws[:, 0] < 1.5]  # of which a fifth are beyond the end of the wider one
+    assert np.mean(wider.is_beyond(draws)) > 0.1
+    still = np.tile([1.7, -(1.7**2)], (len(draws), 1))
+    found, _ = better_end(evaluations, emulator, wider, np.concatenate([still, draws]), 3.0)
+    assert found is wider
+
+
 def bent(a):
     """A parabola that bends back from one on, where a polynomial around zero does not."""
     return jnp.where(jnp.abs(a) < 1.0, a**2, 1.0 - 3.0 * (jnp.abs(a) - 1.0))

@@ -23,8 +23,15 @@ def ess_of(draws: np.ndarray, method: str = "bulk") -> np.ndarray:
 
 
 def rhat_of(draws: np.ndarray) -> np.ndarray:
-    """R-hat of each entry, (...), the larger of those of ranks and of folded ranks."""
-    return np.asarray(array_stats.rhat(np.asarray(draws, np.float64), chain_axis=0, draw_axis=1))
+    """R-hat of each entry, (...), the larger of those of ranks and of folded ranks.
+
+    One chain counts as two, its halves: arviz_stats has no R-hat of one.
+    """
+    values = np.asarray(draws, np.float64)
+    if len(values) == 1:
+        half = values.shape[1] // 2
+        values = np.concatenate([values[:, :half], values[:, half : 2 * half]])
+    return np.asarray(array_stats.rhat(values, chain_axis=0, draw_axis=1))
 
 
 def least_ess(draws: Draws, method: str = "bulk") -> float:

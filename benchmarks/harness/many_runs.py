@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.harness.many_runs PROBLEM KERNEL numpyro|numpyro_fwd`` prints it as JSON. The
 second run has another key, the third other data of the same shapes, too. With "fits" in place of
-the package it is a loop of a hundred fits, each of data of its own.
+the package it is a loop of a hundred fits, each of data of its own, and with "mapped" one program
+of all of them.
 """
 
 import json
@@ -16,6 +17,7 @@ from benchmarks.harness.cold_run import KERNELS, Clock, in_new_process, problem_
 __all__ = ["NUM_FITS", "runs"]
 
 NUM_FITS = 100
+SHIFTS = [i / NUM_FITS for i in range(NUM_FITS)]  # of the data, a fit each
 
 
 def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
@@ -33,21 +35,27 @@ def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
     name, options = KERNELS[kernel]
     api = numpyro.infer.NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
     make = numpyro.infer.MCMC if package == "numpyro" else numpyro_fwd.MCMC
-    mcmc = make(
-        api(model, **options),
-        num_warmup=what.num_warmup,
-        num_samples=what.num_samples,
-        num_chains=what.num_chains,
-        chain_method="vectorized" if what.num_chains > 1 else "sequential",
-        progress_bar=False,
-    )
+
+    def made() -> Any:
+        return make(
+            api(model, **options),
+            num_warmup=what.num_warmup,
+            num_samples=what.num_samples,
+            num_chains=what.num_chains,
+            chain_method="vectorized" if what.num_chains > 1 else "sequential",
+            progress_bar=False,
+        )
+
+    mcmc = made()
     arrays = jax.tree.map(jnp.asarray, arrays)
 
     def others(shift: float) -> Any:
         return jax.tree.map(lambda x: x + shift if jnp.issubdtype(x.dtype, float) else x, arrays)
 
+    if package == "mapped":
+        return mapped(made, jax.tree.map(lambda *x: jnp.stack(x), *map(others, SHIFTS)))
     if package == "fits":
-        return fits(lambda i: mcmc.run(jax.random.key(i), *others(i / NUM_FITS)), clock)
+        return fits(lambda i: mcmc.run(jax.random.key(i), *others(SHIFTS[i])), clock)
     found: dict[str, Any] = {}
     for i, (label, given) in enumerate(
         (("first", arrays), ("second", arrays), ("data", others(0.0)))
@@ -65,16 +73,36 @@ def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
 
 
 def fits(fit: Any, clock: Clock) -> dict[str, Any]:
-    """Processor seconds of a fit after the first, programs, and memory in MB after ten and all."""
+    """Processor seconds of two fits and of each after them, programs, and memory in MB."""
+    since = time.process_time()
     fit(0)
     fit(1)
+    first = time.process_time() - since
     since, programs, memory = time.process_time(), len(clock.compiled), {}
     for i in range(2, NUM_FITS):
         fit(i)
         if i + 1 in (10, NUM_FITS):
             memory[f"MB after {i + 1}"] = resident()
     each = (time.process_time() - since) / (NUM_FITS - 2)
-    return {"each": each, "programs": len(clock.compiled) - programs, **memory}
+    return {"first": first, "each": each, "programs": len(clock.compiled) - programs, **memory}
+
+
+def mapped(made: Any, data: Any) -> dict[str, Any]:
+    """Processor seconds of all fits by `jax.vmap`, compilation apart, and the memory in MB."""
+    import jax
+
+    def fit(key: Any, data: Any) -> Any:
+        mcmc = made()
+        mcmc.run(key, *data)
+        return mcmc.get_samples()
+
+    keys = jax.random.split(jax.random.key(0), NUM_FITS)
+    since = time.process_time()
+    program = jax.jit(jax.vmap(fit)).lower(keys, data).compile()
+    first, since = time.process_time() - since, time.process_time()
+    jax.block_until_ready(program(keys, data))
+    each = (time.process_time() - since) / NUM_FITS
+    return {"first": first, "each": each, "programs": 0, f"MB after {NUM_FITS}": resident()}
 
 
 def resident() -> float:

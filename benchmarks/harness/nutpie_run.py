@@ -37,7 +37,9 @@ def compiled(info: Any, first: Any, unravel: Any) -> Any:
     )
 
 
-def nutpie_chains(model: Any, num_steps: int, seed: int) -> dict[str, Any]:
+def nutpie_chains(
+    model: Any, num_steps: int, seed: int, *, is_low_rank: bool = False
+) -> dict[str, Any]:
     """Constrained draws of four chains, (chains, draws, ...), and the gradients of all of them."""
     import nutpie
 
@@ -51,6 +53,7 @@ def nutpie_chains(model: Any, num_steps: int, seed: int) -> dict[str, Any]:
         cores=1,
         seed=seed,
         progress_bar=False,
+        low_rank_modified_mass_matrix=is_low_rank,
     )
     x = np.asarray(trace.posterior["x"], first.dtype)
     constrained = jax.jit(jax.vmap(jax.vmap(lambda x: info.postprocess_fn(unravel(x)))))

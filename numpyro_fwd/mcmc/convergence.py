@@ -116,18 +116,21 @@ class Worst(NamedTuple):
         Rank-normalised R-hat; NaN for a single chain.
     parameter
         Name of the parameter with these effective draws.
+    is_bound
+        Whether there are more draws than were read, and so more effective ones.
     """
 
     ess: float = math.nan
     r_hat: float = math.nan
     parameter: str = ""
+    is_bound: bool = False
 
     def and_also(self, other: "Worst") -> "Worst":
         """The worst of both; NaN is worse than any number."""
         is_worse = math.isnan(other.ess) or other.ess < self.ess
         ess, parameter = (other.ess, other.parameter) if is_worse else (self.ess, self.parameter)
         r_hat = other.r_hat if not self.r_hat >= other.r_hat else self.r_hat
-        return Worst(ess, r_hat, parameter)
+        return Worst(ess, r_hat, parameter, self.is_bound or other.is_bound)
 
 
 BETTER_THAN_ANY = Worst(math.inf, -math.inf)  # better than any
@@ -213,7 +216,8 @@ class Convergence:
             for place in np.ndindex(draws.shape[2:]):
                 one = draws[:, :, *place].astype(float)
                 if one.min() < one.max() or not np.isfinite(one).all():
-                    yield estimate(one, label(name, place))
+                    found = estimate(one, label(name, place))
+                    yield found._replace(is_bound=num_draws > self.most)
 
 
 def label(name: str, place: tuple[Any, ...]) -> str:

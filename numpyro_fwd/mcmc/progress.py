@@ -90,7 +90,8 @@ def words_of(progress: Progress) -> list[str]:
     if math.isfinite(worst.r_hat):
         words.append(f"R-hat {worst.r_hat:.3f}")
     if worst.parameter:
-        words.append(f"ESS {worst.ess:,.0f} ({worst.parameter})")
+        over = "over " if worst.is_bound else ""
+        words.append(f"ESS {over}{worst.ess:,.0f} ({worst.parameter})")
     if progress.divergences is not None:
         words.append(f"{progress.divergences} divergences")
     if progress.gradients > 1:

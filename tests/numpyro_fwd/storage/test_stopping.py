@@ -16,7 +16,7 @@ from numpyro.infer import MCMC
 import numpyro_fwd
 from numpyro_fwd import Until, sample_to
 from numpyro_fwd.mcmc.convergence import Convergence, Worst, next_look
-from numpyro_fwd.mcmc.progress import Progress, remaining
+from numpyro_fwd.mcmc.progress import Progress, remaining, words_of
 from tests.numpyro_fwd.storage import runs
 
 
@@ -210,6 +210,20 @@ def test_time_to_the_goal():
     assert said(100, 500.0, 1.005, "x") == ["00:10 to the goal"]
     assert said(100, 500.0, 1.05, "x") == ["00:40 to the goal"]
     assert said(0) == []
+
+
+def test_ess_of_some_of_the_draws_is_a_lower_bound():
+    """In the words too: of more draws than are read there are more effective ones."""
+    rng = np.random.default_rng(0)
+
+    class Drawn:
+        def read(self, name, num_draws, most):
+            return rng.normal(size=(2, min(num_draws, most)))
+
+    for num_draws, words in ((1_000, "ESS "), (1_001, "ESS over ")):
+        worst = Convergence(Drawn(), ["z", "w"], Until(), 2).all(num_draws)
+        progress = Progress("sample", num_draws, num_draws, {}, 0, 1.0, worst, 1.0)
+        assert f"{words}{worst.ess:,.0f} ({worst.parameter})" in words_of(progress)
 
 
 # --- notices --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Eight schools, Gaussian processes, splines, and a process on a map."""
+"""Eight schools, Gaussian processes, splines, a map, an epidemic and a neural network."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -145,3 +146,63 @@ def bym2_offset_only(N, node1, node2, y, E, scaling_factor):
     convolved = jnp.sqrt(1 - rho) * theta + jnp.sqrt(rho / scaling_factor) * phi
     rate = jnp.exp(np.log(E) + beta0 + convolved * sigma)
     numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+
+def delays(weights):
+    """The matrix that sums earlier days, each by the weight of its delay of one day or more."""
+    delay = np.arange(len(weights))[:, None] - np.arange(len(weights))
+    shape = (slice(None), slice(None), *(None,) * (weights.ndim - 1))
+    return np.where(delay[shape] > 0, weights[np.maximum(delay - 1, 0)], 0)
+
+
+@port(
+    *(
+        f"ecdc{day}-covid19imperial_{version}"
+        for day in ("0401", "0501")
+        for version in ("v2", "v3")  # one program under two names
+    )
+)
+def covid19imperial(M, P, N0, N, N2, deaths, f, X, EpidemicStart, pop, SI):
+    """Covid-19 in 14 countries of Europe (Flaxman et al. 2020): D = 51."""
+    kappa = numpyro.sample("kappa", dist.HalfNormal(0.5))
+    mu = numpyro.sample("mu", dist.ImproperUniform(constraints.positive, (), (M,)))
+    numpyro.factor("mu_prior", dist.Normal(3.28, kappa).log_prob(mu).sum())
+    alpha = numpyro.sample("alpha_hier", dist.Gamma(0.1667, 1).expand([P])) - np.log(1.05) / 6
+    tau = numpyro.sample("tau", dist.Exponential(0.03))
+    y = numpyro.sample("y", dist.Exponential(1 / tau).expand([M]))
+    phi = numpyro.sample("phi", dist.HalfNormal(5))
+    ifr = numpyro.sample("ifr_noise", dist.TruncatedNormal(1, 0.1, low=0).expand([M]))
+    Rt = mu * jnp.exp(-X @ alpha).T
+
+    def infect(prediction, inputs):
+        day, rate, weights = inputs
+        susceptible = 1 - prediction.sum(axis=0) / pop
+        return prediction.at[day].set(susceptible * rate * (weights @ prediction)), None
+
+    first = jnp.zeros((N2, M)).at[:N0].set(y)
+    days = np.arange(N0, N2)
+    prediction, _ = jax.lax.scan(infect, first, (days, Rt[N0:], delays(SI)[N0:]))
+    E_deaths = ifr * jnp.einsum("tsm,sm->tm", delays(f), prediction)
+    day = np.arange(1, N2 + 1)[:, None]
+    seen = (day >= EpidemicStart) & (day <= N)
+    law = dist.NegativeBinomial2(jnp.where(seen, E_deaths, 1), phi)
+    numpyro.sample("deaths", law.mask(seen), obs=np.where(seen, deaths, 0))
+
+
+@port("mnist_100-nn_rbm1bJ10")
+def nn_rbm1bJ10(M, x, K, y):
+    """A hundred handwritten digits, a network of ten hidden units: D = 7951."""
+    J, nu = 10, 0.5
+    alpha1 = numpyro.sample("alpha1", dist.Normal(0, 1).expand([J]))
+    beta1 = numpyro.sample("beta1", dist.Normal(0, 1).expand([K - 1]))
+
+    def weights(name, rows, columns):
+        variance = (0.05 / rows ** (1 / nu)) ** 2
+        prior = dist.InverseGamma(nu / 2, nu * variance / 2)
+        scale = jnp.sqrt(numpyro.sample(f"sigma2_{name}", prior))
+        return numpyro.sample(name, dist.Normal(0, scale).expand([rows, columns]))
+
+    hidden = jnp.tanh(alpha1 + x @ weights("alpha", M, J))
+    logits = beta1 + hidden @ weights("beta", J, K - 1)
+    logits = jnp.pad(logits, ((0, 0), (1, 0)), constant_values=1)
+    numpyro.sample("y", dist.Categorical(logits=logits), obs=y - 1)

@@ -6,9 +6,14 @@ Stan's parameters and transformed parameters, with the same shapes. Data below 5
 moments, from a clone of the database at `COMMIT`, and compares checksums.
 """
 
-from benchmarks.harness.posteriordb import (  # noqa: F401  (each enters its ports)
+# each enters its ports
+from benchmarks.harness.posteriordb import (  # noqa: F401
+    books,
+    ecology,
     equations,
+    items,
     mixtures,
+    processes,
     radon,
     regressions,
     series,

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.infer import NUTS, Predictive
+from numpyro.infer import NUTS
 from numpyro.infer.util import initialize_model
 
 from benchmarks.harness.cold_run import in_new_process
@@ -21,7 +21,7 @@ from benchmarks.harness.nutpie_run import nutpie_chains
 from benchmarks.harness.posteriordb import model_of, reference_of
 from numpyro_fwd import MCMC, AutoNUTS
 
-__all__ = ["SAMPLERS", "size_of", "worth_of"]
+__all__ = ["SAMPLERS", "all_seeds", "size_of", "worth_of"]
 
 CHAINS = 4
 KERNELS: dict[str, Callable] = {
@@ -67,14 +67,6 @@ def chains_of(kernel: Any, num_steps: int) -> Callable[[int], dict[str, Any]]:
     return run
 
 
-def with_deterministic(model: Callable, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draws of the latent sites, and the deterministic values that follow from them."""
-    flat = {k: x.reshape(-1, *x.shape[2:]) for k, x in draws.items()}
-    found = Predictive(model, flat, exclude_deterministic=False)(jax.random.key(0))
-    shape = next(iter(draws.values())).shape[:2]
-    return {k: np.asarray(x).reshape(*shape, *x.shape[1:]) for k, x in {**found, **flat}.items()}
-
-
 def worth_of(found: dict[str, Any], latent: set[str], reference: Any) -> dict[str, float]:
     """ESS in the bulk and the tails, R-hat, and errors in standard deviations of the reference.
 
@@ -114,8 +106,6 @@ def measure(posterior: str, sampler: str, seeds: int, num_steps: int) -> dict[st
         since = time.process_time()
         found = run(seed)
         seconds = time.process_time() - since
-        if reference is not None and not set(reference) <= set(found["draws"]):
-            found["draws"] = with_deterministic(model, found["draws"])
         runs.append({**worth_of(found, latent, reference), "seconds": seconds})
     return {"runs": runs}
 
@@ -123,10 +113,9 @@ def measure(posterior: str, sampler: str, seeds: int, num_steps: int) -> dict[st
 def all_seeds(posterior: str, sampler: str, seeds: int, num_steps: int) -> list[dict[str, Any]]:
     """:func:`measure` in a new process."""
     module = "benchmarks.harness.posteriordb.runs"
-    found: list[dict[str, Any]] = in_new_process(module, posterior, sampler, seeds, num_steps)[
-        "runs"
-    ]
-    return found
+    found = in_new_process(module, posterior, sampler, seeds, num_steps)
+    runs: list[dict[str, Any]] = found["runs"]
+    return runs
 
 
 if __name__ == "__main__":

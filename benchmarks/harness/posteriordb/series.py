@@ -50,7 +50,9 @@ def garch11(y, sigma1):
     mu = numpyro.sample("mu", flat(dist.constraints.real))
     alpha0 = numpyro.sample("alpha0", flat(dist.constraints.positive))
     alpha1 = numpyro.sample("alpha1", dist.Uniform(0, 1))
-    beta1 = numpyro.sample("beta1", flat(dist.constraints.interval(0, 1 - alpha1)))
+    # not improper, in whose place NumPyro takes the bounds of the start when it returns draws
+    beta1 = numpyro.sample("beta1", dist.Uniform(0, 1 - alpha1))
+    numpyro.factor("flat", jnp.log1p(-alpha1))
 
     def step(variance, value):
         variance = alpha0 + alpha1 * (value - mu) ** 2 + beta1 * variance

@@ -33,6 +33,13 @@ def solved(field: Callable, initial, start, times, args, solver: diffrax.Abstrac
     ).ys
 
 
+def or_rejected(states, is_valid):
+    """The states; ones and a log density of -inf where some are invalid, as Stan rejects."""
+    is_valid = (jnp.isfinite(states) & is_valid).all()
+    numpyro.factor("is_valid", jnp.where(is_valid, 0.0, -jnp.inf))
+    return jnp.where(is_valid, states, 1.0)
+
+
 @port("hudson_lynx_hare-lotka_volterra")
 def lotka_volterra(ts, y_init, y):
     """Pelts of hares and lynxes by the equations of Lotka and Volterra: D = 8."""
@@ -45,7 +52,8 @@ def lotka_volterra(ts, y_init, y):
     theta = numpyro.sample("theta", dist.TruncatedNormal(mean, sd, low=0.0))
     sigma = numpyro.sample("sigma", dist.LogNormal(-1, 1).expand([2]))
     z_init = numpyro.sample("z_init", dist.LogNormal(jnp.log(10.0), 1).expand([2]))
-    z = numpyro.deterministic("z", solved(field, z_init, 0, ts, theta, diffrax.Tsit5()))
+    z = solved(field, z_init, 0, ts, theta, diffrax.Tsit5())
+    z = numpyro.deterministic("z", or_rejected(z, z > 0))
     numpyro.sample("y_init", dist.LogNormal(jnp.log(z_init), sigma), obs=y_init)
     numpyro.sample("y", dist.LogNormal(jnp.log(z), sigma), obs=y)
 
@@ -63,6 +71,7 @@ def one_comp_mm_elim_abs(t0, D, V, times, C_hat):
         return jnp.exp(-k_a * t) * D * k_a / V - V_m / V * y / (K_m + y)
 
     C = solved(field, 0.0, t0, times, (k_a, K_m, V_m), diffrax.Kvaerno5())
+    C = or_rejected(C, C > 0)
     numpyro.sample("C_hat", dist.LogNormal(jnp.log(C), sigma), obs=C_hat)
 
 
@@ -83,9 +92,10 @@ def sir(t, y0, stoi_hat, B_hat):
         return jnp.stack([-caught, caught - healed, healed, xi * infected - delta * bacteria])
 
     y = solved(field, y0, 0, t, (beta, gamma, xi, delta), diffrax.Tsit5())
-    susceptible = jnp.append(y0[0], y[:, 0])
-    numpyro.sample("stoi_hat", dist.Poisson(-jnp.diff(susceptible)), obs=stoi_hat)
-    numpyro.sample("B_hat", dist.LogNormal(jnp.log(y[:, 3]), 0.15), obs=B_hat)
+    means = jnp.stack([-jnp.diff(y[:, 0], prepend=y0[0]), y[:, 3]])
+    cases, bacteria = or_rejected(means, means > 0)
+    numpyro.sample("stoi_hat", dist.Poisson(cases), obs=stoi_hat)
+    numpyro.sample("B_hat", dist.LogNormal(jnp.log(bacteria), 0.15), obs=B_hat)
 
 
 @port("soil_carbon-soil_incubation")
@@ -105,6 +115,7 @@ def soil_incubation(totalC_t0, t0, ts, eCO2mean):
 
     initial = totalC_t0 * jnp.stack([gamma, 1 - gamma])
     carbon = solved(field, initial, t0, ts, (k1, k2, alpha21, alpha12), diffrax.Tsit5())
+    carbon = or_rejected(carbon, True)
     eCO2_hat = numpyro.deterministic("eCO2_hat", totalC_t0 - carbon.sum(1))
     numpyro.sample("eCO2mean", dist.Normal(eCO2_hat, sigma), obs=eCO2mean)
 

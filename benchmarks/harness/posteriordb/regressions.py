@@ -107,7 +107,7 @@ def kidscore_momhs(kid_score, mom_hs):
 
 @port("kidiq-kidscore_momiq")
 def kidscore_momiq(kid_score, mom_iq):
-    """Score on the mother's: D = 3."""
+    """Score on the mother's intelligence quotient: D = 3."""
     linear(kid_score, mom_iq, scale=dist.HalfCauchy(2.5))
 
 

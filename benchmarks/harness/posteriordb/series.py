@@ -40,7 +40,8 @@ def arma11(y):
         return (value, value - nu), nu
 
     _, nu = jax.lax.scan(step, (mu, jnp.zeros_like(mu)), jnp.asarray(y, mu.dtype))
-    numpyro.sample("y", dist.Normal(nu, sigma), obs=y)
+    law = dist.Normal(nu, sigma, validate_args=False)  # far from invertible, nu overflows
+    numpyro.sample("y", law, obs=y)
 
 
 @port("garch-garch11")
@@ -49,7 +50,9 @@ def garch11(y, sigma1):
     mu = numpyro.sample("mu", flat(dist.constraints.real))
     alpha0 = numpyro.sample("alpha0", flat(dist.constraints.positive))
     alpha1 = numpyro.sample("alpha1", dist.Uniform(0, 1))
-    beta1 = numpyro.sample("beta1", flat(dist.constraints.interval(0, 1 - alpha1)))
+    # not improper, in whose place NumPyro takes the bounds of the start when it returns draws
+    beta1 = numpyro.sample("beta1", dist.Uniform(0, 1 - alpha1))
+    numpyro.factor("flat", jnp.log1p(-alpha1))
 
     def step(variance, value):
         variance = alpha0 + alpha1 * (value - mu) ** 2 + beta1 * variance

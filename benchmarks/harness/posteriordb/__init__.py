@@ -6,12 +6,12 @@ Stan's parameters and transformed parameters, with the same shapes. Data below 5
 moments, from a clone of the database at `COMMIT`, and compares checksums.
 """
 
-from benchmarks.harness.posteriordb import (
-    books,  # noqa: F401  (each enters its ports)
-    ecology,  # noqa: F401
-    items,  # noqa: F401
-    mixtures,  # noqa: F401
-    processes,  # noqa: F401
+from benchmarks.harness.posteriordb import (  # noqa: F401  (each enters its ports)
+    books,
+    ecology,
+    items,
+    mixtures,
+    processes,
 )
 from benchmarks.harness.posteriordb.ports import PORTS, is_held_out, model_of, reference_of
 

@@ -88,7 +88,7 @@ def accel_splines(Y, Xs, Zs_1_1, Xs_sigma, Zs_sigma_1_1):
 def hierarchical_gp(
     N_states, N_regions, N_years_obs, N_years, state_region_ind, state_ind, region_ind, year_ind, y
 ):
-    """Votes by state, region and year, effects and Gaussian processes by noise: D = 935."""
+    """Votes by state, region and year, effects and Gaussian processes by noise: D = 933."""
     normal = dist.Normal(0, 1)
     tot_var = numpyro.sample("tot_var", dist.Gamma(3, 3))
     prop_var = numpyro.sample("prop_var", dist.Dirichlet(jnp.full(17, 2.0)))

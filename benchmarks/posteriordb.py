@@ -1,11 +1,11 @@
 """posteriordb whole: ``python benchmarks/posteriordb.py --measure looked_at held_out``.
 
 AutoNUTS beside NumPyro's NUTS with a diagonal and a dense metric and nutpie with a diagonal and a
-low-rank one, on the same densities: four chains from defaults, 1,000 steps of warm-up and 1,000
-draws, five seeds, a process for each sampler on a posterior. What is measured is kept, a line for
-each, in docs/results/posteriordb_runs.json, so that a stopped run goes on; the tables are made of
-that file. ``--samplers "AutoNUTS;NUTS"`` and ``--seeds`` measure less, and posteriors may be named.
-Rows of nutpie need an environment that has it.
+low-rank one, on the same densities in double precision: four chains from defaults, 1,000 steps of
+warm-up and 1,000 draws, five seeds, a process for each sampler on a posterior. What is measured is
+kept, a line for each, in docs/results/posteriordb_runs.json, so that a stopped run goes on; the
+tables are made of that file. ``--samplers "AutoNUTS;NUTS"`` and ``--seeds`` measure less, and
+posteriors may be named. Rows of nutpie need an environment that has it.
 
 Half of the posteriors (`is_held_out`, a digest of the name) were not looked at while samplers
 changed.

@@ -1,7 +1,8 @@
 """All seeds of one sampler on one posterior, in a process of its own.
 
 ``python -m benchmarks.harness.posteriordb.runs POSTERIOR SAMPLER SEEDS STEPS`` prints them as JSON.
-Four chains from defaults, as many steps of warm-up as draws. The first seed pays for compilation.
+Four chains from defaults in double precision, as many steps of warm-up as draws. The first seed
+pays for compilation.
 """
 
 import json
@@ -119,4 +120,5 @@ def all_seeds(posterior: str, sampler: str, seeds: int, num_steps: int) -> list[
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)  # Stan's programs add 1e-10 to diagonals
     print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

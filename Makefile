@@ -145,11 +145,12 @@ docs: $(INSTALLED_DOCS)
 # rows_1e6 and network of amagold 45; sizes of below-one-pass 15; networks, wine and california of smc 80;
 # wine and california of full-networks 30; image-networks 30; quality of multinomial 10; posterior and
 # tempered of network-regression 30; accuracy of convolutions 40; cold and
-# evidence of peers 15; learned_peers of hierarchies 40, more rows with nutpie; each posterior of leaderboard 2 to 5. The pages say how long each took.
+# evidence of peers 15; learned_peers of hierarchies 40, more rows with nutpie; each posterior of leaderboard 2 to 5. posteriordb makes its tables of
+# what `--measure looked_at held_out` has kept, hours. The pages say how long each took.
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=
-BENCHMARKS = acceptance-targets priors forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers scaling leaderboard
+BENCHMARKS = acceptance-targets priors forward-mode second-order amagold below-one-pass regressions smc full-networks image-networks funnel hierarchies waiting banana-and-funnel multinomial network-regression convolutions scale peers scaling leaderboard posteriordb
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

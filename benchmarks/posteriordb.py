@@ -3,8 +3,8 @@
 AutoNUTS beside NumPyro's NUTS with a diagonal and a dense metric and nutpie with a diagonal and a
 low-rank one, on the same densities in double precision: four chains from defaults, 1,000 steps of
 warm-up and 1,000 draws, five seeds, a process for each sampler on a posterior. What is measured is
-kept, a line for each, in docs/results/posteriordb_runs.json, so that a stopped run goes on; the
-tables are made of that file. ``--samplers "AutoNUTS;NUTS"`` and ``--seeds`` measure less, and
+kept, a line for each, in benchmarks/harness/posteriordb/runs.json, so that a stopped run goes on;
+the tables are made of that file. ``--samplers "AutoNUTS;NUTS"`` and ``--seeds`` measure less, and
 posteriors may be named. Rows of nutpie need an environment that has it.
 
 Half of the posteriors (`is_held_out`, a digest of the name) were not looked at while samplers
@@ -33,7 +33,7 @@ from benchmarks.harness.report import ROOT, Picture, Report, Section
 
 SEEDS, STEPS = 5, 1_000
 WIDEST_DENSE = 300  # dimensions beyond which NUTS has no dense metric
-RUNS = ROOT / "docs" / "results" / "posteriordb_runs.json"
+RUNS = ROOT / "benchmarks" / "harness" / "posteriordb" / "runs.json"
 HALVES = {
     "looked_at": [name for name in PORTS if not is_held_out(name)],
     "held_out": [name for name in PORTS if is_held_out(name)],

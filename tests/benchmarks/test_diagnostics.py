@@ -40,6 +40,16 @@ def test_rhats_are_those_of_arviz():
     assert diagnostics.worst_rhat({"x": x}) == truth.max() > 1.05
 
 
+def test_one_chain_counts_as_its_halves():
+    x = chains()[:1]
+    n = x.shape[1] // 2
+    np.testing.assert_allclose(
+        diagnostics.rhat_of(x), diagnostics.rhat_of(np.concatenate([x[:, :n], x[:, n : 2 * n]]))
+    )
+    drift = np.linspace(0.0, 3.0, x.shape[1])[None, :, None]
+    assert diagnostics.worst_rhat(x) < 1.05 < diagnostics.worst_rhat(x + drift)
+
+
 def test_what_is_not_a_number_is_worth_nothing():
     x = chains()
     x[0, 0, 1] = np.nan

@@ -8,7 +8,6 @@ whose difference has to be one number. The largest deviation of it goes into `de
 import argparse
 import json
 import sys
-import zipfile
 from pathlib import Path
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 from numpyro.infer.util import initialize_model, log_density
 
 from benchmarks.harness.posteriordb.fetched import ROOT, git
-from benchmarks.harness.posteriordb.ports import COMMIT, FETCHED, HERE, PORTS, model_of
+from benchmarks.harness.posteriordb.ports import COMMIT, HERE, PORTS, model_of, stan_data_of
 
 POINTS, SCALE = 8, 0.5  # points, and the scale of the normal law they are drawn from
 FOUND = HERE / "density.json"
@@ -30,13 +29,11 @@ def stan_model(clone: Path, posterior: str):
     """The compiled Stan program with its data."""
     import stan
 
-    data, program = posterior.split("-", 1)
+    program = posterior.split("-", 1)[1]
     code = git(clone, "show", f"{COMMIT}:{ROOT}/models/stan/{program}.stan").decode()
     code = code.split("\ngenerated quantities")[0] + "\n"  # they can fail, and take time to compile
     code = code.replace(*TIGHTER.get(program, ("", "")))
-    paths = [folder / f"{data}.json.zip" for folder in (HERE / "data", FETCHED)]
-    with zipfile.ZipFile(next(path for path in paths if path.exists())) as archive:
-        return stan.build(code, data=json.loads(archive.read(f"{data}.json")))
+    return stan.build(code, data=stan_data_of(posterior))
 
 
 def named(model, flat: list[float]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +47,12 @@ def moments(content: bytes) -> dict[str, tuple[list, list]]:
         site, index = re.fullmatch(r"(\w+)(?:\[([\d,]+)\])?", entry).groups()
         place = tuple(int(i) - 1 for i in index.split(",")) if index else ()
         entries.setdefault(site, {})[place] = np.concatenate([chain[entry] for chain in chains])
-    return {site: (of(found, np.mean), of(found, np.std)) for site, found in entries.items()}
+    return {
+        site: (each_of(found, np.mean), each_of(found, np.std)) for site, found in entries.items()
+    }
 
 
-def of(entries: dict[tuple, np.ndarray], statistic: object) -> list:
+def each_of(entries: dict[tuple, np.ndarray], statistic: Callable) -> list:
     """A statistic of each entry, in the shape of the variable, to eight digits."""
     shape = np.max(list(entries), axis=0) + 1 if () not in entries else ()
     found = np.full(shape, np.nan)

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COMMIT", "PORTS", "data_of", "is_held_out", "model_of", "port", "reference_of"]
+__all__ = [
+    "COMMIT",
+    "PORTS",
+    "data_of",
+    "is_held_out",
+    "model_of",
+    "port",
+    "reference_of",
+    "stan_data_of",
+]
 
 COMMIT = "28f8d3d6e975315f42aa274a8399f21e07a43b30"
 HERE = Path(__file__).parent
@@ -34,20 +43,24 @@ def port(*posteriors: str) -> Callable[[Callable], Callable]:
     return enter
 
 
-def data_of(posterior: str) -> dict[str, Any]:
-    """Stan's data by name: integers that say sizes as `int`, all else as arrays."""
+def stan_data_of(posterior: str) -> dict[str, Any]:
+    """Stan's data as they are in the database."""
     name = f"{posterior.split('-')[0]}.json"
-    found = [
-        path for folder in (HERE / "data", FETCHED) if (path := folder / f"{name}.zip").exists()
-    ]
-    if not found:
+    paths = [folder / f"{name}.zip" for folder in (HERE / "data", FETCHED)]
+    if not any(path.exists() for path in paths):
         raise FileNotFoundError(
             f"{name}.zip is neither in {HERE / 'data'} nor in {FETCHED}: fetch it by `python -m "
             "benchmarks.harness.posteriordb.fetched CLONE`, CLONE being a clone of posteriordb"
         )
-    with zipfile.ZipFile(found[0]) as archive:
-        values = json.loads(archive.read(name))
-    return {key: x if isinstance(x, int) else np.asarray(x) for key, x in values.items()}
+    with zipfile.ZipFile(next(path for path in paths if path.exists())) as archive:
+        values: dict[str, Any] = json.loads(archive.read(name))
+    return values
+
+
+def data_of(posterior: str) -> dict[str, Any]:
+    """Stan's data by name: integers that say sizes as `int`, all else as arrays."""
+    values = stan_data_of(posterior).items()
+    return {key: x if isinstance(x, int) else np.asarray(x) for key, x in values}
 
 
 def model_of(posterior: str) -> Callable[[], None]:

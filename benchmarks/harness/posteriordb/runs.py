@@ -86,8 +86,8 @@ def worth_of(found: dict[str, Any], latent: set[str], reference: Any) -> dict[st
             (np.abs(draws[k].mean((0, 1)) - mean) / sd, np.abs(draws[k].std((0, 1)) / sd - 1))
             for k, (mean, sd) in reference.items()
         ]
-        worth["error"] = max(float(np.nanmax(of_mean)) for of_mean, _ in errors)
-        worth["error of sd"] = max(float(np.nanmax(of_sd)) for _, of_sd in errors)
+        for i, name in enumerate(("error", "error of sd")):  # infinite where a draw is no number
+            worth[name] = max(float(np.nan_to_num(each[i], nan=np.inf).max()) for each in errors)
     return worth
 
 

@@ -140,8 +140,8 @@ def medians(quick: bool) -> Section:
         f"means below {RIGHT} of its sds and its own error, {OF_REFERENCE}. Misleading: "
         f"such an R-hat with an error above {MISLEADING}. The better metric is, on each "
         "posterior, the one of more ESS per gradient. Seeds: the fewest of a run. Processor "
-        "seconds of a first run and of one more on the same object are medians. Half of the posteriors were held out: not looked "
-        "at while samplers changed.",
+        "seconds of a first run and of one more on the same object are medians. Half of the "
+        "posteriors were held out: not looked at while samplers changed.",
         [
             *("posteriors", "other", "number", "seeds", "right", "right, other", "misleading"),
             *("misleading, other", "median ratio", "least ratio", "ratio of tails"),

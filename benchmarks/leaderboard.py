@@ -44,7 +44,8 @@ from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import initialize_model
 
 import numpyro_fwd
-from benchmarks.harness.board_posteriors import POSTERIORS
+from benchmarks.harness import posteriordb
+from benchmarks.harness.board_posteriors import POSTERIORS, PUBLISHED
 from benchmarks.harness.diagnostics import least_ess, worst_rhat
 from benchmarks.harness.microcanonical import (
     GRADIENTS,
@@ -54,7 +55,6 @@ from benchmarks.harness.microcanonical import (
 from benchmarks.harness.report import ROOT, Report, Section, by_name
 from benchmarks.harness.runs import programs_of
 from benchmarks.peers_from_papers.malt import malt
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, CHAINS = 3, 4
 WARMUP, DRAWS = 1000, 1000  # of NUTS and ChEES-HMC
@@ -217,7 +217,7 @@ def quantities(name: str, draws: Draws) -> Draws:
     """What the reference has of unconstrained draws: those, sites, or what is identified."""
     model, arguments = POSTERIORS[name].make()
     compared = POSTERIORS[name].compared
-    if name not in posteriordb_models.POSTERIORS and compared is None:
+    if name not in PUBLISHED and compared is None:
         return draws
     info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)
 
@@ -230,8 +230,8 @@ def quantities(name: str, draws: Draws) -> Draws:
 
 def reference(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Means and standard deviations by site."""
-    if name in posteriordb_models.POSTERIORS:
-        return posteriordb_models.load(name)[2]
+    if name in PUBLISHED:
+        return posteriordb.reference_of(PUBLISHED[name])
     found = POSTERIORS[name].exact or json.loads(REFERENCE.read_text())[name]["sites"]
     return {site: (np.asarray(mean), np.asarray(sd)) for site, (mean, sd) in found.items()}
 
@@ -282,7 +282,7 @@ def make_references(names: list[str]) -> None:
     jax.config.update("jax_enable_x64", True)
     kept = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
     made = [n for n, p in POSTERIORS.items() if p.exact is None]
-    made = [n for n in made if n not in posteriordb_models.POSTERIORS]
+    made = [n for n in made if n not in PUBLISHED]
     for name in names or made:
         start = time.process_time()
         kept[name] = make_reference(name)
@@ -400,7 +400,7 @@ def table(name: str, quick: bool) -> Section:
         rows[label] = row(label, found)
         if "failed" in found:
             print(label, found["failed"], flush=True)
-    where = "posteriordb" if name in posteriordb_models.POSTERIORS else "long chains of NUTS"
+    where = "posteriordb" if name in PUBLISHED else "long chains of NUTS"
     if POSTERIORS[name].exact:
         where = "exact moments"
     return Section(

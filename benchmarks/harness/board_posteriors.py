@@ -17,12 +17,11 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 
 from benchmarks import hierarchies
-from benchmarks.harness import data, large_models
+from benchmarks.harness import data, large_models, posteriordb
 from benchmarks.harness import hierarchies as hierarchical_models
 from benchmarks.harness.models import breast_cancer_data, logistic_regression
-from tests.numpyro_fwd.kernels import posteriordb_models
 
-__all__ = ["POSTERIORS", "Posterior"]
+__all__ = ["POSTERIORS", "PUBLISHED", "Posterior"]
 
 
 class Posterior(NamedTuple):
@@ -368,9 +367,17 @@ def of_hierarchy(kind: str, make_model: Callable, **sizes: int) -> Posterior:
     return Posterior(kind, lambda: (make_model(**sizes), ()), easier)
 
 
+PUBLISHED = {  # names in posteriordb
+    "eight_schools": "eight_schools-eight_schools_noncentered",
+    "kidscore": "kidiq-kidscore_interaction",
+    "mixture": "low_dim_gauss_mix-low_dim_gauss_mix",
+    "gp": "gp_pois_regr-gp_regr",
+}
+
+
 def of_posteriordb(name: str) -> Callable:
     """Model and arguments of posteriordb."""
-    return lambda: posteriordb_models.load(name)[:2]
+    return lambda: posteriordb.parts_of(PUBLISHED[name])
 
 
 # of the funnel's other coordinates no finite number of draws has the standard deviation

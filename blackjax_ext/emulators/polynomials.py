@@ -130,11 +130,15 @@ class Emulator(NamedTuple):
 
         return Emulator(*map(cast, self))
 
-    def is_beyond(self, x: np.ndarray) -> np.ndarray:
-        """Whether positions, (N, D), are outside of the sphere that holds the points, (N,)."""
+    def distance(self, x: np.ndarray) -> np.ndarray:
+        """How far positions, (N, D), are outside of the sphere that holds the points, (N,)."""
         q = (x[:, self.active] - self.center) @ self.root.T
-        is_beyond: np.ndarray = (q**2).sum(1) > self.radius**2
-        return is_beyond
+        distance: np.ndarray = np.maximum(np.sqrt((q**2).sum(1)) - self.radius, 0.0)
+        return distance
+
+    def is_beyond(self, x: np.ndarray) -> np.ndarray:
+        """Whether positions, (N, D), are outside of that sphere, (N,)."""
+        return self.distance(x) > 0.0
 
     def at(self, x: Array) -> tuple[Array, Array]:
         """The outputs at `x`, (D,), and what the log density loses there."""

@@ -5,13 +5,15 @@ and R-hat does not tell. With N draws from a density :math:`t` around the emulat
 
 .. math::
     \int \tilde\pi \approx \frac{1}{N} \sum_i \frac{\tilde\pi(x_i)}{t(x_i)}, \qquad
-    \int_{\text{lacking}} \pi \approx \frac{M}{N} \cdot
-    \frac{1}{n} \sum_{j=1}^n \frac{\pi(x_j)}{t(x_j)},
+    \int_{\text{lacking}} \pi \approx
+    \frac{1}{N} \sum_{j=1}^n \frac{\pi(x_j)}{n q_j t(x_j)},
 
-where the second sum is over n of the M draws that are farther out than most of the emulated
+where the second sum is over n of the draws that are farther out than most of the emulated
 posterior, and of these over places where :math:`\pi > e^2 \tilde\pi`: from there a chain takes more
-than seven steps to come back. The draws are of two laws with tails of a t law: one of them is far
-in all directions alike, the other along one coordinate at a time, near which others are narrow.
+than seven steps to come back. They are chosen with probabilities :math:`q_j`: half of that alike,
+half by :math:`\pi / t` if the outputs there were those at the end of the emulator. The draws are of
+two laws with tails of a t law: one of them is far in all directions alike, the other along one
+coordinate at a time, near which others are narrow.
 
 A thin curved ridge, as of a banana or a ring, is not where these draws are. Another estimate takes
 for :math:`t` the emulated posterior itself, flatter, and with polynomials that go on to twice the
@@ -58,11 +60,25 @@ def share_lacking(
     found = np.asarray(evaluations.run(emulated_at, evaluations.cast(emulator), x), float)
     usual = (np.linalg.solve(root, (draws - mean).T) ** 2).sum(0)
     is_far = (noise**2).sum(1) > np.quantile(usual, MOST)
-    far = np.flatnonzero(is_far)[:NUM_FAR]
-    if not len(far):
+    if not is_far.any():
         return 0.0
+    far, factors = chosen(rng, np.flatnonzero(is_far), found + emulator.distance(x) - log_t)
     exact = evaluations.logdensities(x[far], evaluations.outputs(x[far]))
-    return share_of(exact, found, log_t, far, is_far.sum() / len(far))
+    return share_of(exact, found, log_t, far, factors)
+
+
+def chosen(
+    rng: np.random.Generator, far: np.ndarray, log_weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """At most n of the draws with indices `far`, and for how many of them each stands."""
+    logs = np.nan_to_num(log_weights[far], nan=-np.inf, posinf=-np.inf)
+    shares = np.exp(logs - logs.max()) if np.isfinite(logs).any() else np.ones(len(far))
+    q = 0.5 / len(far) + 0.5 * shares / shares.sum()
+    places = (np.arange(NUM_FAR) + rng.uniform()) / NUM_FAR  # systematic
+    found, counts = np.unique(
+        np.minimum(np.searchsorted(q.cumsum(), places), len(far) - 1), return_counts=True
+    )
+    return far[found], counts / (NUM_FAR * q[found])
 
 
 def better_end(
@@ -87,23 +103,24 @@ def better_end(
     )
     some = beyond[:: -(-len(beyond) // NUM_FAR)]
     exact = evaluations.logdensities(draws[some], evaluations.outputs(draws[some]))
-    log_t, factor = wide / temperature, emulator.is_beyond(draws).sum() / len(some)
+    log_t = wide / temperature
+    factors = np.full(len(some), emulator.is_beyond(draws).sum() / len(some))
     errors = (exact - wide[some])[~wider.is_beyond(draws[some])]
     if len(errors) and acceptance_of(errors) > RIGHT:
         emulator, found = wider, wide
-    return emulator, share_of(exact, found, log_t, some, factor)
+    return emulator, share_of(exact, found, log_t, some, factors)
 
 
 def share_of(
-    exact: np.ndarray, found: np.ndarray, log_t: np.ndarray, far: np.ndarray, factor: float
+    exact: np.ndarray, found: np.ndarray, log_t: np.ndarray, far: np.ndarray, factors: np.ndarray
 ) -> float:
     """Share of what the emulator lacks, by some of N draws of a density t.
 
     `found` are emulated log densities at all of them, `exact` those of the posterior at the ones
-    with indices `far`, which stand for `factor` times as many.
+    with indices `far`, each of which stands for as many as `factors` say.
     """
     lacking = np.where(exact > found[far] + LACKING, exact - log_t[far], -np.inf)
-    logs = np.concatenate([lacking + np.log(factor), found - log_t])
+    logs = np.concatenate([lacking + np.log(factors), found - log_t])
     masses = np.exp(logs - logs.max(initial=-np.inf, where=np.isfinite(logs)))
     masses[~np.isfinite(logs)] = 0.0
     return float(masses[: len(far)].sum() / masses.sum())

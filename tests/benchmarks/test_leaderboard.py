@@ -17,9 +17,8 @@ from numpyro.infer.util import initialize_model, log_density
 import numpyro_fwd
 from benchmarks import leaderboard
 from benchmarks.harness import data, models
-from benchmarks.harness.board_posteriors import HITS, NILE, POSTERIORS, lynx_hare_rk4
+from benchmarks.harness.board_posteriors import HITS, NILE, POSTERIORS, PUBLISHED, lynx_hare_rk4
 from benchmarks.harness.hierarchies import NOISE
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 HAVE_DATA = (data.folder() / "swiss" / "swiss.txt").exists()
 
@@ -28,7 +27,7 @@ MADE = json.loads(leaderboard.REFERENCE.read_text())
 UNKNOWN = {
     name
     for name, posterior in POSTERIORS.items()
-    if not (posterior.exact or name in MADE or name in posteriordb_models.POSTERIORS)
+    if not (posterior.exact or name in MADE or name in PUBLISHED)
 }
 
 
@@ -47,7 +46,7 @@ def test_a_reference_names_the_sites_and_is_finite(name):
     assert truth
     for mean, sd in truth.values():
         assert np.isfinite(mean).all() and (sd > 0).all()
-    if name in posteriordb_models.POSTERIORS:
+    if name in PUBLISHED:
         return
     model, arguments = POSTERIORS[name].make()
     info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)

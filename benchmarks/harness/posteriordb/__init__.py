@@ -18,6 +18,12 @@ from benchmarks.harness.posteriordb import (  # noqa: F401
     regressions,
     series,
 )
-from benchmarks.harness.posteriordb.ports import PORTS, is_held_out, model_of, reference_of
+from benchmarks.harness.posteriordb.ports import (
+    PORTS,
+    is_held_out,
+    model_of,
+    parts_of,
+    reference_of,
+)
 
-__all__ = ["PORTS", "is_held_out", "model_of", "reference_of"]
+__all__ = ["PORTS", "is_held_out", "model_of", "parts_of", "reference_of"]

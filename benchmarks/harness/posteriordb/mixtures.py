@@ -8,11 +8,20 @@ from jax.scipy.special import logsumexp
 from numpyro.distributions import constraints
 
 from benchmarks.harness.posteriordb.ports import port
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 __all__: list[str] = []
 
-port("low_dim_gauss_mix-low_dim_gauss_mix")(posteriordb_models.low_dim_gauss_mix)
+
+@port("low_dim_gauss_mix-low_dim_gauss_mix")
+def low_dim_gauss_mix(y):
+    """Mixture of two normals: D = 5."""
+    mu = numpyro.sample("mu", dist.ImproperUniform(dist.constraints.ordered_vector, (), (2,)))
+    numpyro.factor("mu_prior", dist.Normal(0, 2).log_prob(mu).sum())
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2).expand([2]))
+    theta = numpyro.sample("theta", dist.Beta(5, 5))
+    parts = dist.Normal(mu, sigma)
+    weights = dist.Categorical(probs=jnp.stack([theta, 1 - theta]))
+    numpyro.sample("y", dist.MixtureSameFamily(weights, parts), obs=y)
 
 
 @port("low_dim_gauss_mix_collapse-low_dim_gauss_mix_collapse")

@@ -18,6 +18,7 @@ __all__ = [
     "data_of",
     "is_held_out",
     "model_of",
+    "parts_of",
     "port",
     "reference_of",
     "stan_data_of",
@@ -63,10 +64,16 @@ def data_of(posterior: str) -> dict[str, Any]:
     return {key: x if isinstance(x, int) else np.asarray(x) for key, x in values}
 
 
+def parts_of(posterior: str) -> tuple[Callable, tuple[Any, ...]]:
+    """The port and its arguments."""
+    model, data = PORTS[posterior], data_of(posterior)
+    return model, tuple(data[name] for name in inspect.signature(model).parameters)
+
+
 def model_of(posterior: str) -> Callable[[], None]:
     """The port with its data, a model without arguments that has the name of the program."""
-    model, data = PORTS[posterior], data_of(posterior)
-    found = partial(model, **{name: data[name] for name in inspect.signature(model).parameters})
+    model, arguments = parts_of(posterior)
+    found = partial(model, *arguments)
     found.__name__ = model.__name__  # type: ignore[attr-defined]
     return found
 

@@ -8,12 +8,29 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from benchmarks.harness.posteriordb.ports import port
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 __all__: list[str] = []
 
-port("eight_schools-eight_schools_noncentered")(posteriordb_models.eight_schools_noncentered)
-port("gp_pois_regr-gp_regr")(posteriordb_models.gp_regr)
+
+@port("eight_schools-eight_schools_noncentered")
+def eight_schools_noncentered(y, sigma):
+    """Eight schools (Rubin 1981), non-centered: D = 10."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    trans = numpyro.sample("theta_trans", dist.Normal(0, 1).expand([y.shape[0]]))
+    theta = numpyro.deterministic("theta", mu + tau * trans)
+    numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
+@port("gp_pois_regr-gp_regr")
+def gp_regr(x, y):
+    """Gaussian process regression: D = 3."""
+    rho = numpyro.sample("rho", dist.Gamma(25, 4))
+    alpha = numpyro.sample("alpha", dist.HalfNormal(2))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    squares = (x[:, None] - x) ** 2
+    cov = alpha**2 * jnp.exp(-0.5 * squares / rho**2) + sigma * jnp.eye(x.shape[0])
+    numpyro.sample("y", dist.MultivariateNormal(jnp.zeros_like(x), cov), obs=y)
 
 
 @port("eight_schools-eight_schools_centered")

@@ -6,7 +6,6 @@ import numpyro
 import numpyro.distributions as dist
 
 from benchmarks.harness.posteriordb.ports import port
-from tests.numpyro_fwd.kernels import posteriordb_models
 
 __all__: list[str] = []
 
@@ -96,7 +95,11 @@ def logearn_logheight_male(earn, height, male):
 
 # Test scores of 434 children
 
-port("kidiq-kidscore_interaction")(posteriordb_models.kidscore_interaction)
+
+@port("kidiq-kidscore_interaction")
+def kidscore_interaction(kid_score, mom_hs, mom_iq):
+    """Score on both of the mother, and their product: D = 5."""
+    linear(kid_score, mom_hs, mom_iq, mom_hs * mom_iq, scale=dist.HalfCauchy(2.5))
 
 
 @port("kidiq-kidscore_momhs")

@@ -11,16 +11,24 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from tests.numpyro_fwd.kernels import posteriordb_models
+from benchmarks.harness import posteriordb
 
 pytestmark = pytest.mark.long
 
+KIDS = "kidiq-kidscore_interaction"
+POSTERIORS = (
+    "eight_schools-eight_schools_noncentered",
+    KIDS,
+    "gp_pois_regr-gp_regr",
+    "low_dim_gauss_mix-low_dim_gauss_mix",
+)
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
 
 
 def check(name, posterior, chain_method, seed=0):
     """Rank-normalized split R-hat below 1.02 and means within 0.25 reference sds."""
-    model, data, reference = posteriordb_models.load(posterior)
+    model, data = posteriordb.parts_of(posterior)
+    reference = posteriordb.reference_of(posterior)
     mcmc = MCMC(
         getattr(numpyro_fwd, name)(model, dense_mass=True),
         num_warmup=2000,
@@ -50,7 +58,7 @@ def check(name, posterior, chain_method, seed=0):
     [
         # every kernel on one of the posteriors, and every posterior by one of the kernels or two
         pytest.param(posterior, name, marks=[pytest.mark.full] if (i + j) % 4 else [])
-        for i, posterior in enumerate(posteriordb_models.POSTERIORS)
+        for i, posterior in enumerate(POSTERIORS)
         for j, name in enumerate(NAMES)
     ],
 )
@@ -62,11 +70,11 @@ def test_vectorized_chains(posterior, name):
 @pytest.mark.parametrize("name", ["MALA", "FMALA"])
 def test_sequential_chains(name):
     """Each chain adapts alone."""
-    check(name, "kidscore", "sequential")
+    check(name, KIDS, "sequential")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("name", NAMES)
 def test_other_seeds(name, seed):
-    check(name, "kidscore", "vectorized", seed)
+    check(name, KIDS, "vectorized", seed)

@@ -100,6 +100,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--alarms"):
         keep(config, items, [bool(item.get_closest_marker("statistical")) for item in items])
+    full = selection.full(items)
     if config.getoption("--short") or config.getoption("--not-short"):
         chosen = selection.short(items)
         keep(config, items, [(item in chosen) == config.getoption("--short") for item in items])
@@ -107,8 +108,7 @@ def pytest_collection_modifyitems(config, items):
         return
     skip = pytest.mark.skip(reason="runs only with --full-laws")
     for item in items:
-        # not by keyword: "full" as the id of a parameter is one, too
-        if item.get_closest_marker("full"):
+        if item in full:
             item.add_marker(skip)
 
 
@@ -122,8 +122,8 @@ AGAIN = 1_000  # far from every number that --seeds is given
 EVERY = 20  # tests between two looks at the maps of a process, which take milliseconds
 TESTS = count()
 MAX_MAPS = 40_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
-# pages of a worker, most of which are compiled programs: a sixth of the memory
-MAX_RESIDENT = os.sysconf("SC_PHYS_PAGES") // 6
+# pages of a worker, most of which are compiled programs: a quarter of the memory
+MAX_RESIDENT = os.sysconf("SC_PHYS_PAGES") // 4
 
 
 @pytest.fixture(autouse=True)

@@ -251,11 +251,8 @@ def two_processes(port: str, rank: str) -> None:
     """Kernels on two processes with one device each."""
     numpyro_fwd.join_processes(f"localhost:{port}", 2, int(rank), seconds=SECONDS)
     disagree(int(rank))
-    compare("full", 1, 2)
     compare("subsampled", 1, 2)
-    compare("subsampled", 2, 1)
     compare("MALA", 2, 1, progress_bar=True)
-    compare("LangevinSMC", 2, 1)
     stand_still()
     plant()
 

@@ -1,11 +1,13 @@
-"""Which tests are short: those of ``make test``. ``make test-rest`` runs the others.
+"""Which tests are short: those of ``make test``. ``make test-rest`` runs the long ones.
 
-A mark says it where the test stands:
+What is neither runs with ``--full-laws`` alone. A mark says it where the test stands:
 
 * ``long``: the test, or the case that has the mark, is left to ``make test-rest``. So is what is
-  ``slow`` or ``full``, and all of ``tests/benchmarks``.
-* ``first``: of the cases of a test the first one is short.
-* ``each``: as many cases are short as show every value of every parameter.
+  ``slow``, and all of ``tests/benchmarks``.
+* ``full``: it is left to ``--full-laws``.
+* ``first``: the first one of the cases of a test; the others are put off once more, from short to
+  long, and from long to full.
+* ``each``: so are as many cases as show every value of every parameter.
 
 What has no mark is short. Short are: planted bugs; for every sampler the law that exact draws stay
 exact, and one case of the other laws; the examples of docstrings; and what costs next to nothing.
@@ -16,18 +18,34 @@ from collections.abc import Hashable, Iterable
 
 import pytest
 
-__all__ = ["short"]
+__all__ = ["full", "short"]
 
-LONG = "slow", "full", "long"
+LONG = "slow", "long"
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """The tests of `items` that are short."""
+    return first(item for item in items if not is_long(item))
+
+
+def full(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """The tests of `items` that run with --full-laws alone."""
+    marked = {item for item in items if item.get_closest_marker("full")}
+    long = [item for item in items if is_long(item) and item not in marked]
+    return marked | (set(long) - first(long))
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether no case of a test is short."""
+    marked = any(map(item.get_closest_marker, (*LONG, "full")))
+    return marked or "benchmarks" in item.path.parts
+
+
+def first(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Those cases that show what no case before them does."""
     seen: dict[str, set[Hashable]] = defaultdict(set)
     found = set()
     for item in items:
-        if any(map(item.get_closest_marker, LONG)) or "benchmarks" in item.path.parts:
-            continue
         test = item.nodeid.split("[")[0]
         new = shown(item) - seen[test]
         if new:
@@ -37,7 +55,7 @@ def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def shown(item: pytest.Item) -> set[Hashable]:
-    """What a case shows, for the sake of which it is short."""
+    """What a case shows, for the sake of which it is not put off."""
     if item.get_closest_marker("first"):
         return {"a case"}
     if item.get_closest_marker("each"):

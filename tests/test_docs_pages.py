@@ -168,11 +168,18 @@ def test_not_jax(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_adaptive_solver(tmp_path, monkeypatch):
+def test_adaptive_solver():
+    """Its last block, of NUTS by JVPs, takes two minutes here and runs with --full-laws."""
     pytest.importorskip("diffrax")
-    draws = found_by("howto/adaptive_solver", tmp_path, monkeypatch)["mcmc"].get_samples()
+    draws = pages.blocks("howto/adaptive_solver")[0].run({})["mcmc"].get_samples()
     for name, mean in dict(beta=1.80, gamma=0.53, first=0.81, phi=11.4).items():
         np.testing.assert_allclose(draws[name].mean(), mean, rtol=0.15)
+
+
+@pytest.mark.full
+def test_nuts_by_jvps_beside_one_solve_a_draw(tmp_path, monkeypatch):
+    pytest.importorskip("diffrax")
+    found_by("howto/adaptive_solver", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

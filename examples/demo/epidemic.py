@@ -55,16 +55,17 @@ def model(counts):
 
 def work_through(seed: int, quick: bool) -> Results:
     """Sample with an emulator, and without."""
-    keys, size = jax.random.split(jax.random.key(seed), 3), 100 if quick else 1000
+    keys = jax.random.split(jax.random.key(seed), 3)
+    size, of_walk = (100, (500, 1000)) if quick else (1000, (2000, 15_000))
     kernel = Emulated(model)
     runs = {
         "Emulated": run(kernel, keys[1], 50, size, "num_solves"),
-        "random walk": run(RandomWalk(model, dense_mass=True), keys[2], 2000, 15 * size),
+        "random walk": run(RandomWalk(model, dense_mass=True), keys[2], *of_walk),
     }
     mcmc = runs["Emulated"].mcmc
     report, fields = kernel.emulator(mcmc), mcmc.get_extra_fields(group_by_chain=True)
     solves = report.num_solves + report.num_jvps + int(fields["num_solves"][:, -1].sum())
-    asked = solves, 4 * (2000 + 15 * size)
+    asked = solves, 4 * sum(of_walk)
     rows = [row(*each) for each in zip(runs, runs.values(), asked, strict=True)]
     each = {name: float(cells[4]) for name, *cells in rows}
     return Results(

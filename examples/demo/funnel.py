@@ -52,7 +52,7 @@ def eight_schools():
 def work_through(seed: int, quick: bool) -> Results:
     """Sample the funnel and the eight schools by AutoNUTS, and by NUTS in both forms."""
     keys = jax.random.split(jax.random.key(seed + 3), 3)
-    num_warmup, num_samples = (500, 500) if quick else (1000, 4000)
+    num_warmup, num_samples = (300, 300) if quick else (1000, 4000)
 
     def sampled(model) -> dict[str, Chains]:
         by_hand = reparam(model, config={"theta": LocScaleReparam(0.0)})

@@ -167,6 +167,7 @@ IN_BOTH_FORMS = [
 ]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", IN_BOTH_FORMS)
 def test_both_forms_are_one_posterior(name):
     """Their densities differ by what the change from noise to effects adds."""
@@ -206,6 +207,7 @@ def test_rows_that_are_not_chosen_are_kept(tmp_path, monkeypatch):
     assert rows["NUTS"] == old[0] and rows["FMALA"] == old[2] and rows["MALA"][1] == 3
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("label", ["NUTS", "ChEES-HMC", "adjusted MCLMC", "MALA"])
 def test_samplers_find_a_short_posterior(label, monkeypatch):
     monkeypatch.setattr(leaderboard, "WARMUP", 300)

@@ -29,6 +29,7 @@ def at_the_mean(name: str, model):
     return jax.jit(lambda x: -info.potential_fn(unravel(x))), x
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", REFERENCES)
 def test_mean_has_more_density_than_points_around(x64, name):
     simulator = SIMULATORS[name]
@@ -41,6 +42,7 @@ def test_mean_has_more_density_than_points_around(x64, name):
     assert max(map(logdensity_fn, around)) < logdensity_fn(x) + 2
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", [n for n in REFERENCES if SIMULATORS[n].reverse is not None])
 def test_derivatives_of_both_modes_agree(x64, name):
     simulator = SIMULATORS[name]
@@ -68,6 +70,7 @@ def test_lynx_hare_is_the_model_of_the_other_benchmarks(x64):
     np.testing.assert_allclose(found, other, rtol=1e-4)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", REFERENCES)
 def test_failed_solve_has_no_density(name):
     logdensity_fn, x = at_the_mean(name, SIMULATORS[name].model)

@@ -112,6 +112,7 @@ def finds(case, **options):
     assert distance_to_the_mode(model, data, state.shared.position) < 0.1
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Trajectories of acceptance")
 @pytest.mark.parametrize("name", CASES)

@@ -175,6 +175,7 @@ def responses(kind, num_rows, seed):
     return jnp.asarray(x), jnp.asarray(y.astype(dtype))
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "num_rows"),

@@ -115,7 +115,7 @@ def test_paths_end_where_gradients_lead(drives):
     assert in_better(drives, found).all(1).mean() > 0.95
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_bad_paths_do_not_agree(drives, monkeypatch):
     """However bad the paths are, chains that agree with each other are in the better mode."""
     monkeypatch.setattr(newton_path, "GRADIENT_STEPS", 0)

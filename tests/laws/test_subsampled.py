@@ -39,7 +39,7 @@ FULL_ONLY = pytest.mark.full
         "expansion_alone",
         "counted",
         "scaled",
-        "varied",
+        pytest.param("varied", marks=FULL_ONLY),
         pytest.param("both_branches", marks=FULL_ONLY),
     ],
 )

@@ -42,7 +42,7 @@ def mcmc_of(name, size, **settings):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "MALA" else pytest.mark.slow) for name in KERNELS],
+    [pytest.param(name, marks=pytest.mark.full if name == "AMAGOLD" else ()) for name in KERNELS],
 )
 def test_draws_are_those_of_all_chains_at_once(name, x64):
     draws = []

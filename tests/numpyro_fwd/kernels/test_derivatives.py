@@ -64,6 +64,7 @@ FULL = ("ALSMMALA", "AMSMMALA", "HPMALA")
 each = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in KERNELS]
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("name", each)
 def test_posterior_without_forward_mode(name):

@@ -109,6 +109,7 @@ def test_groups_are_found(name):
         assert old.shape == new.shape
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["one_hot", "slopes", "two_sites"])
 def test_expansion_and_remainders_are_the_energy(name, x64):
@@ -161,6 +162,7 @@ def energies_add_up(name):
     np.testing.assert_allclose(np.diff(energies), np.diff(exact), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["indexed", "two_sites"])
 def test_the_anchor_does_not_depend_on_the_start(name):
@@ -248,6 +250,7 @@ def of_slopes(x, group, y):
     rows(lambda r: x[r] @ b, y)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("model", [constrained(lambda a: barrier(a > -2.2)), of_slopes])
 def test_chains_start_where_a_constraint_holds(model):

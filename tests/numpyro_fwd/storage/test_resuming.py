@@ -82,8 +82,10 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("first", "seconds"),
     [
-        *((first, 0.0) for first in (2, 12, 19, 31, 45)),
-        *((n, 60.0) for n in (8, 20)),
+        (31, 0.0),
+        (8, 60.0),
+        *(pytest.param(first, 0.0, marks=pytest.mark.full) for first in (2, 12, 19, 45)),
+        pytest.param(20, 60.0, marks=pytest.mark.full),
     ],
 )
 def test_killed_between_any_two_files(first, seconds, whole, tmp_path, monkeypatch):

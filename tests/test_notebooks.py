@@ -10,6 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+LONG = "boarding_school"  # four minutes, of which an emulator takes most
 MAX_BYTES = 400_000
 SHORTER = """
 import numpyro.infer
@@ -26,7 +27,13 @@ numpyro.infer.MCMC = Shorter
 @pytest.mark.slow
 # nbclient and the kernel's manager, not the notebook, which runs in a process of its own
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.full] if path.stem == LONG else [], id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_notebook_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("MILLION_ROWS", "20000")
     notebook = nbformat.read(path, as_version=4)

@@ -33,9 +33,13 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     modules = (funnel, epidemic, many_rows, two_modes, network)
-    if not options.quick:
+    if not options.quick and not options.chapter:
         print("Five chapters of one to four minutes each, about ten minutes on two cores.")
-    chapters = [one(number, module, options) for number, module in enumerate(modules, 1)]
+    chapters = [
+        one(number, module, options)
+        for number, module in enumerate(modules, 1)
+        if options.chapter in (None, number)
+    ]
     path = options.out / "report.html"
     page.write(path, chapters, facts(time.perf_counter() - begin, options))
     print(f"\nOpen {path.resolve()} in a browser.")
@@ -46,6 +50,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chapter", type=int, choices=range(1, 6), help="this one alone")
     parser.add_argument("--quick", action="store_true", help="few and short runs, for a test")
     return parser.parse_args(arguments)
 

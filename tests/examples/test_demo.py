@@ -21,11 +21,17 @@ ROOT = Path(__file__).parents[2]
 FINITE = re.compile(r"^-?[\d,]*\.?\d+( ± \d+\.\d+)?$")
 
 
+# all chapters take eight minutes
+ALL = pytest.param((1, 2, 3, 4, 5), id="all", marks=pytest.mark.full)
+
+
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """The page of a demonstration with small sizes, and what was printed."""
+def ran(request, tmp_path_factory):
+    """Chapters, the page of a demonstration with small sizes, and what was printed."""
     folder = tmp_path_factory.mktemp("demo")
     arguments = ["--quick", "--seed", "1", "--out", str(folder)]
+    if len(request.param) == 1:
+        arguments += ["--chapter", str(*request.param)]
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo", *arguments],
         cwd=ROOT,
@@ -35,26 +41,29 @@ def ran(tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr + done.stdout
-    return (folder / "report.html").read_text(encoding="utf-8"), done.stdout
+    return request.param, (folder / "report.html").read_text(encoding="utf-8"), done.stdout
 
 
 @pytest.mark.slow
-def test_page_has_five_chapters_and_their_pictures(ran):
-    text, printed = ran
+@pytest.mark.parametrize("ran", [(4,), ALL], indirect=True)
+def test_page_has_chapters_and_their_pictures(ran):
+    numbers, text, printed = ran
     titles = re.findall(r"<h2>\d\. (.*?)</h2>", text)
-    assert len(titles) == 5 == text.count("<details>")
-    assert all(f"{i}/5 {title}. ..." in printed for i, title in enumerate(titles, 1))
+    assert len(titles) == len(numbers) == text.count("<details>")
+    found = zip(numbers, titles, strict=True)
+    assert all(f"{i}/5 {title}. ..." in printed for i, title in found)
     pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', text)
-    assert len(pictures) == 5
+    assert len(pictures) == len(numbers)
     for picture in map(base64.b64decode, pictures):
         assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     assert not re.findall(r'(src|href)="(?!data:|#)', text)  # nothing from elsewhere
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ran", [(4,), ALL], indirect=True)
 def test_tables_have_finite_numbers(ran):
-    tables = re.findall(r"<table>.*?</table>", ran[0], flags=re.DOTALL)
-    assert len(tables) == 5
+    tables = re.findall(r"<table>.*?</table>", ran[1], flags=re.DOTALL)
+    assert len(tables) == len(ran[0])
     for table in tables:
         rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("</tr>")]
         rows = [cells for cells in rows if cells]
@@ -64,13 +73,13 @@ def test_tables_have_finite_numbers(ran):
             assert cell in ("", "none", "fails") or FINITE.match(cell), cell
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("ran", [ALL], indirect=True)
 def test_chapters_find_what_is_known(ran):
-    assert "Reverse-mode differentiation" in ran[1]
-    days = re.findall(r"^(?:Emulated|random walk) +([\d.]+) +([\d.]+)", ran[1], flags=re.MULTILINE)
+    assert "Reverse-mode differentiation" in ran[2]
+    days = re.findall(r"^(?:Emulated|random walk) +([\d.]+) +([\d.]+)", ran[2], flags=re.MULTILINE)
     (ours, _), (walk, sd) = [map(float, cells) for cells in days]
     assert abs(ours - walk) < 0.5 * sd
-    found = re.search(r"^LangevinSMC +(-[\d.]+) ± ([\d.]+)", ran[1], flags=re.MULTILINE)
+    found = re.search(r"^LangevinSMC +(-[\d.]+) ± ([\d.]+)", ran[2], flags=re.MULTILINE)
     assert abs(float(found[1]) - two_modes.log_evidence()) < 5 * float(found[2])
 
 

@@ -58,7 +58,8 @@ mesh-demo: $(INSTALLED)
 # without XLA's newer emitters of fused loops half of that. A jaxlib that does not know an option
 # stops at it, so those that may go one day are tried first.
 # Compiled programs are kept between runs, for all clones and work trees of a user; those that take
-# less than a tenth of a second take as long to be written.
+# less than a tenth of a second take as long to be written. XLA's own caches, of a GPU, would make
+# the folder a part of a program's key, and each worker has a folder.
 PROGRAMS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/numpyro_fwd/jax
 FAST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 TEST_ENV = \
@@ -66,6 +67,7 @@ TEST_ENV = \
 	JAX_COMPILATION_CACHE_DIR="$(PROGRAMS)" \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.1 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
+	JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none \
 	XLA_FLAGS="$$flags" \
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	MPLBACKEND=Agg

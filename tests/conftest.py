@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import gc
 import os
-from itertools import compress, count
+from itertools import compress, count, permutations
 from pathlib import Path
 
 import jax
@@ -14,11 +14,25 @@ import pytest
 from tests import seeds, selection
 from tests.laws.laws import FULL, SMALL, Size
 
-# JAX writes the entries of its compilation cache without a lock: each worker gets a folder
-if "PYTEST_XDIST_WORKER" in os.environ and "JAX_COMPILATION_CACHE_DIR" in os.environ:
-    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / os.environ["PYTEST_XDIST_WORKER"]
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+def share(folders: list[Path]) -> None:
+    """Link files of each folder into the others."""
+    for one, other in permutations(folders, 2):
+        for name in set(os.listdir(one)) - set(os.listdir(other)):
+            with contextlib.suppress(FileExistsError):
+                os.link(one / name, other / name)
+
+
+# JAX writes the entries of its compilation cache without a lock: each worker gets a folder, in
+# which is all that earlier runs have compiled
+if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    cache = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = str(cache / os.environ["PYTEST_XDIST_WORKER"])
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        jax.config.update("jax_compilation_cache_dir", folder)
+    else:
+        share(list(cache.glob("gw*")))
 
 # of processes that tests start: the last jaxlib for Python 3.11 has a fault that an import names.
 # (What "-W" repeats of this would keep its place here, before "-W error".)

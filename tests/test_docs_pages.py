@@ -171,7 +171,7 @@ def test_not_jax(tmp_path, monkeypatch):
 def test_adaptive_solver():
     """Its last block, of NUTS by JVPs, takes two minutes here and runs with --full-laws."""
     pytest.importorskip("diffrax")
-    draws = pages.blocks("howto/adaptive_solver")[0].run({})["mcmc"].get_samples()
+    draws = next(pages.blocks("howto/adaptive_solver")).run({})["mcmc"].get_samples()
     for name, mean in dict(beta=1.80, gamma=0.53, first=0.81, phi=11.4).items():
         np.testing.assert_allclose(draws[name].mean(), mean, rtol=0.15)
 

@@ -51,6 +51,7 @@ TARGET = 0.8  # acceptance probability of their steps
 # leapfrog steps of a trajectory, four times as many where chains have an R-hat above `SLOW`: it is
 # 1.00 to 1.08 on 20 posteriors that are sampled well, more along a sharp curved ridge
 NUM_STEPS, MOST_STEPS, SLOW = 8, 128, 1.1
+TURN = 2 * np.pi  # of trajectories in coordinates in which the emulated posterior has scales of one
 WIDER = 1.3  # sd of points around the mode
 # a quarter of a round's points are draws of the emulated posterior at this temperature: without
 # them a chain stayed for 80 draws where an emulator of the epidemic was too low, and a run had 318
@@ -375,7 +376,11 @@ def mixed_law_of(
 ) -> Law:
     """The emulated posterior, by trajectories of as many steps as its chains need to agree."""
     law = law_of(evaluations, emulator, rng, first, before)
-    while r_hat_of(law.draws) > SLOW and law.num_steps < MOST_STEPS:
+    while (
+        r_hat_of(law.draws) > SLOW
+        and law.num_steps < MOST_STEPS
+        and law.num_steps * law.step_size < TURN
+    ):
         law = law._replace(num_steps=4 * law.num_steps)
         law = law_of(evaluations, emulator, rng, law.draws[-NUM_CHAINS:], law)
     return law

@@ -36,6 +36,7 @@ def test_what_has_no_reference_is_not_measured():
     assert UNKNOWN.isdisjoint(sections)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_a_reference_names_the_sites_and_is_finite(name):
     if name in ("swiss", "trees", "negative_binomial") and not HAVE_DATA:

@@ -138,7 +138,8 @@ def test_the_density_of_the_coordinates_is_that_of_the_model():
     np.testing.assert_allclose(found, known / (1 + known), rtol=1e-5)
 
 
-@pytest.mark.parametrize("change", ["resumed", "pickled", "checkpoint"])
+@pytest.mark.first
+@pytest.mark.parametrize("change", ["checkpoint", "resumed", "pickled"])
 def test_coordinates_are_frozen_with_the_metric_and_travel_with_it(change, tmp_path):
     mcmc = mcmc_of(AutoNUTS(schools), 100, 20)
     if change == "checkpoint":
@@ -197,8 +198,9 @@ OF_NUMBERS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
-    ("law", "num_chains", "batch_size"), [*((law, 1, None) for law in OF_NUMBERS), ("walk", 3, 2)]
+    ("law", "num_chains", "batch_size"), [("walk", 3, 2), *((law, 1, None) for law in OF_NUMBERS)]
 )
 def test_parameters_of_an_effect_may_be_numbers_of_python(law, num_chains, batch_size):
     """One chain alone has no axis by which arrays come of them."""
@@ -265,7 +267,8 @@ def test_errors_say_what_is_accepted():
         AMAGOLD(schools, learn_coordinates=True)
 
 
-@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
+@pytest.mark.first
+@pytest.mark.parametrize("chain_method", ["vectorized", "sequential"])
 def test_a_depth_of_trees_for_each_phase(chain_method):
     """As NumPyro's NUTS, also where a run goes on; one depth twice is that depth."""
     draws = {}

@@ -122,6 +122,7 @@ def test_resuming_never_adapts():
 # --- data -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("jit_model_args", [False, True])
 def test_a_state_of_other_data_is_refused(jit_model_args):
@@ -216,6 +217,7 @@ def test_particles_are_annealed_to_an_array_as_it_is(dtype):
     assert abs(evidence[1] - evidence[0] + 5.0**2 / (2 * 10.0**2)) < 0.1
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("jit_model_args", [False, True])
 def test_particles_of_other_data_are_refused(jit_model_args):

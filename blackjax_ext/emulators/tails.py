@@ -39,8 +39,8 @@ MOST = 0.95  # of the emulated posterior
 # bananas; with those of the shorter lynx and hare, 0.07, half as many effective draws were left
 RIGHT = 0.5
 LACKING = 2.0  # nats by which the emulator is below the posterior
-# of the far draws, whatever they seem to weigh. By a grid emulators of four seeds lack .12 to .30 of
-# a posterior with a Cauchy prior, and .003 to .012 with a logistic one: 40 estimates of each are
+# of the far draws, whatever they seem to weigh. By a grid emulators of four seeds lack .12 to .30
+# of a posterior with a Cauchy prior, and .003 to .012 with a logistic one: 40 estimates of each are
 # .056 to .47 and at most .038; with 0.2 three are .004, and with draws of a t law of freedom 2 as
 # they come a quarter is below .05
 ALIKE = 0.4

@@ -357,7 +357,7 @@ def warn_of(found: Emulation) -> None:
             "not tell. Take numpyro_fwd.LangevinSMC, or a prior that rules them out.",
             stacklevel=2,
         )
-    if found.lacking > FAR:
+    elif found.lacking > FAR:  # what other modes have is lacking, too
         warnings.warn(
             f"The emulator lacks about {found.lacking:.0%} of the posterior, far from the points "
             "that it was fitted to, as where tails are heavy or outputs rough: draws may lack it, "

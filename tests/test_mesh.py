@@ -67,9 +67,10 @@ def finished(processes: list[subprocess.Popen]) -> list[tuple[list[dict], str]]:
     return found
 
 
+@pytest.mark.first
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", [("MALA", "FMALA"), ("full", "subsampled"), ("LangevinSMC",)], ids="-".join
+    "names", [("full", "subsampled"), ("MALA", "FMALA"), ("LangevinSMC",)], ids="-".join
 )
 def test_devices_of_one_process_draw_as_one(names):
     ((lines, _),) = finished([start("one", *names, num_devices=4)])

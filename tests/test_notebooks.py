@@ -10,7 +10,8 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-LONG = "boarding_school"  # four minutes, of which an emulator takes most
+# what takes longest, boarding_school four minutes, of which an emulator takes most
+LONG = "boarding_school", "curvature", "mixed_model", "partially_bayesian", "million_rows"
 MAX_BYTES = 400_000
 SHORTER = """
 import numpyro.infer
@@ -30,7 +31,7 @@ numpyro.infer.MCMC = Shorter
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.full] if path.stem == LONG else [], id=path.stem)
+        pytest.param(path, marks=[pytest.mark.full] if path.stem in LONG else [], id=path.stem)
         for path in NOTEBOOKS
     ],
 )

@@ -53,6 +53,7 @@ def run(algorithm, parameters, states, num_steps=600, fn=normal):
     return jax.jit(lambda states: jax.lax.scan(step, states, keys))(states)[1]
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -201,6 +201,7 @@ def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
     return warmup, mcmc.get_extra_fields(group_by_chain=True)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "dense_mass"), [*zip(NAMES, 3 * [True, False], strict=True)])
 def test_warmup_adapts_and_ends(name, dense_mass):
@@ -512,6 +513,7 @@ def looping():
     numpyro.factor("loop", -jnp.sum(x**2) * jnp.minimum(scale, 1).sum())
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "dense_mass"), [(name, i % 2 == 0) for i, name in enumerate(FORWARD_ONLY)]

@@ -121,7 +121,7 @@ def test_rounds_go_on_until_the_emulator_holds_its_own_posterior():
     assert found.lacking < 0.01
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.full) for k in (1, 2))])
 def test_an_emulator_goes_on_to_the_ends_of_a_narrow_ridge(seed):
     """Chains of eight steps held a half of it, and agreed."""
     starts = jnp.array([1.5, 5.0]) * jax.random.normal(jax.random.key(9), (16, 2))

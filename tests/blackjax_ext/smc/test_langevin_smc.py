@@ -64,6 +64,7 @@ def smc_of(**arguments):
     return langevin_smc(logprior, loglikelihood, **arguments)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", MOVES)
 def test_conjugate_posterior(name):
     smc = smc_of(**MOVES[name])

@@ -446,6 +446,7 @@ def test_step_size_adapts_alone():
     assert abs(accept_prob.mean() - kernel._goal(2)) < 0.1
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kernel", "dense_mass"), [(MALA, True), (FMALA, False), (PCLineFMALA, True)]
@@ -502,6 +503,7 @@ def iterated(y):
     numpyro.sample("y", dist.Normal(jnp.log(root), 0.5), obs=y)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "dense_mass"), [*zip(FORWARD, [True, False, True, False, True], strict=True)]
@@ -539,6 +541,7 @@ def test_blackjax_algorithm(name):
     assert (num_steps >= BLACKJAX[name].get("num_integration_steps", 1)).all()
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "dense_mass"),

@@ -415,6 +415,7 @@ def short_walk(num_steps, is_centred):
     numpyro.deterministic("away", x[-1] / scale)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("num_steps", "is_centred"), [(1, True), (5, True), (8, False)])
 def test_short_walks_have_their_prior(num_steps, is_centred):
     """Of one chain: compilers lay out arrays of few numbers otherwise."""

@@ -77,6 +77,7 @@ def check_moments(x):
     np.testing.assert_allclose(x.std(0), 0.995, atol=0.15)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "evaluate"),

@@ -139,6 +139,7 @@ def search_for(name, dtype=jnp.float64, num=20):
     search()
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
@@ -148,12 +149,14 @@ def test_no_counter_example_to_third_derivatives(name, x64):
     search_for(name)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["logistic", "gamma", "negative_binomial_2"])
 def test_no_counter_example_in_single_precision(name, x64):
     search_for(name, jnp.float32)
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.parametrize("name", [n for n, p in PROGRAMS.items() if p.family])
 def test_bounds_are_near_those_by_hand(name, x64):

@@ -28,7 +28,7 @@ RIDGE = 1e-8  # of the coefficients, where equations are fewer than terms in som
 HIGHEST = 4  # degree of a form
 # terms have room for a multiple of so many: forms of the outbreak with 56, 61 and 126 are two
 # programs in place of three, which take ten seconds each
-ALIKE = 64
+ROOM = 64
 MARGIN = 1.1  # radius of the polynomial, by that of the outermost point
 
 
@@ -247,7 +247,7 @@ def fitted(
 
 def alike(terms: np.ndarray, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same with factors of one and coefficients of zero, so that few shapes are compiled."""
-    more, columns = -len(terms) % ALIKE, HIGHEST - terms.shape[1]
+    more, columns = -len(terms) % ROOM, HIGHEST - terms.shape[1]
     return np.pad(terms, ((0, more), (0, columns))), np.pad(coefficients, ((0, more), (0, 0)))
 
 

@@ -11,7 +11,7 @@ and R-hat does not tell. With N draws from a density :math:`t` around the emulat
 where the second sum is over n of the draws that are farther out than most of the emulated
 posterior, and of these over places where :math:`\pi > e^2 \tilde\pi`: from there a chain takes more
 than seven steps to come back. They are chosen with probabilities :math:`q_j`: three fifths of that
-alike, the rest by the mass and by what would be lacking if the outputs there were those at the end
+evenly, the rest by the mass and by what would be lacking if the outputs there were those at the end
 of the emulator. The draws are of two laws with tails of a t law: one of them is far in all
 directions alike, the other along one coordinate at a time, near which others are narrow.
 
@@ -40,10 +40,10 @@ MOST = 0.95  # of the emulated posterior
 # bananas; with those of the shorter lynx and hare, 0.07, half as many effective draws were left
 RIGHT = 0.5
 LACKING = 2.0  # nats by which the emulator is below the posterior
-# of the far draws, whatever they seem to weigh: with a Cauchy prior, where emulators lack .16 and
-# .22, 18 of 19 estimates are .08 to .33 and one .03; with a logistic one, where they lack .04 and
-# .01, at most .049. Of 32 draws they are .04 to .65 and up to .12
-ALIKE = 0.6
+# of the far draws, whatever they seem to weigh: with a Cauchy prior, where two emulators lack about
+# .16 and .22, 16 estimates are .08 to .33, and with a logistic one, where they lack about .04 and
+# .01, at most .049; of 32 draws they are .04 to .65 and up to .12
+EVENLY = 0.6
 FREEDOM = 1.0  # of the t law
 
 
@@ -79,11 +79,11 @@ def chosen(
     rng: np.random.Generator, far: np.ndarray, log_weights: tuple[np.ndarray, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """At most n of the draws with indices `far`, and for how many of them each stands."""
-    q = np.full(len(far), ALIKE / len(far))
+    q = np.full(len(far), EVENLY / len(far))
     for logs in log_weights:
         logs = np.nan_to_num(logs, nan=-np.inf, posinf=-np.inf)
         shares = np.exp(logs - logs.max()) if np.isfinite(logs).any() else np.ones(len(far))
-        q += (1.0 - ALIKE) / len(log_weights) * shares / shares.sum()
+        q += (1.0 - EVENLY) / len(log_weights) * shares / shares.sum()
     places = (np.arange(NUM_FAR) + rng.uniform()) / NUM_FAR  # systematic
     found, counts = np.unique(
         np.minimum(np.searchsorted(q.cumsum(), places), len(far) - 1), return_counts=True

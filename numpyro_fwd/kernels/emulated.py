@@ -36,8 +36,8 @@ from numpyro_fwd.types import Model
 
 NUM_STARTS = 16  # of paths to a mode, at most
 MOST = 0.99  # of the mass around all modes: others, far away, move means and sds
-# of the posterior lacking: 18 of 19 estimates are .08 to .33 with a Cauchy prior, and at most .049
-# with a logistic one
+# of the posterior lacking: 16 estimates are .08 to .33 with a Cauchy prior (another emulator of it
+# said .03), and at most .049 with a logistic one
 FAR = 0.05
 NARROW = 10.0  # units of rounding of a correlation, below which a direction has no width
 EXACT = 0.1  # nats of error, below which moves are rejected for failures alone

@@ -247,12 +247,14 @@ def one_process(names: list[str]) -> None:
         compare(name, 2, 2)
 
 
-def two_processes(port: str, rank: str) -> None:
+def two_processes(port: str, rank: str, *also: str) -> None:
     """Kernels on two processes with one device each."""
     numpyro_fwd.join_processes(f"localhost:{port}", 2, int(rank), seconds=SECONDS)
     disagree(int(rank))
     compare("subsampled", 1, 2)
     compare("MALA", 2, 1, progress_bar=True)
+    for name in also:
+        compare(name, *((1, 2) if name == "full" else (2, 1)))
     stand_still()
     plant()
 

@@ -70,7 +70,7 @@ def finished(processes: list[subprocess.Popen]) -> list[tuple[list[dict], str]]:
 @pytest.mark.first
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", [("full", "subsampled"), ("MALA", "FMALA"), ("LangevinSMC",)], ids="-".join
+    "names", [("full", "subsampled"), ("MALA", "SMMALA", "FMALA"), ("LangevinSMC",)], ids="-".join
 )
 def test_devices_of_one_process_draw_as_one(names):
     ((lines, _),) = finished([start("one", *names, num_devices=4)])
@@ -87,17 +87,19 @@ def test_all_kernels_draw_as_one():
         assert line["error"] < TOLERANCE, line
 
 
+SOME = {"subsampled": [1, 2], "MALA": [2, 1]}
+
+
+@pytest.mark.first
 @pytest.mark.slow
-def test_two_processes_draw_as_one():
+@pytest.mark.parametrize("also", [{}, {"full": [1, 2], "LangevinSMC": [2, 1]}])
+def test_two_processes_draw_as_one(also):
     port = free_port()
-    (lines, shown), (other_lines, hidden) = finished([start("two", port, p) for p in (0, 1)])
-    found = [line for line in lines if "kernel" in line]
-    assert [(line["kernel"], line["mesh"]) for line in found] == [
-        ("subsampled", [1, 2]),
-        ("MALA", [2, 1]),
-    ]
-    for line in found:
-        assert line["error"] < TOLERANCE, line
+    (lines, shown), (other_lines, hidden) = finished([start("two", port, p, *also) for p in (0, 1)])
+    found = {line["kernel"]: line["mesh"] for line in lines if "kernel" in line}
+    assert found == SOME | also
+    for line in lines:
+        assert line.get("error", 0.0) < TOLERANCE, line
     # a set-up that leaves out the rows of the second process is seen
     assert next(line["planted"] for line in lines if "planted" in line) > 1.0
     # what is wrong is an error in both, and says what

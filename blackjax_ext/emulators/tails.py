@@ -27,7 +27,9 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from blackjax.smc.resampling import systematic
 from jax import Array
 
 from blackjax_ext.emulators.evaluations import Dear, Evaluations
@@ -84,10 +86,8 @@ def chosen(
         logs = np.nan_to_num(logs, nan=-np.inf, posinf=-np.inf)
         shares = np.exp(logs - logs.max()) if np.isfinite(logs).any() else np.ones(len(far))
         q += (1.0 - EVENLY) / len(log_weights) * shares / shares.sum()
-    places = (np.arange(NUM_FAR) + rng.uniform()) / NUM_FAR  # systematic
-    found, counts = np.unique(
-        np.minimum(np.searchsorted(q.cumsum(), places), len(far) - 1), return_counts=True
-    )
+    drawn = systematic(jax.random.key(rng.integers(2**31)), jnp.asarray(q), NUM_FAR)
+    found, counts = np.unique(drawn, return_counts=True)
     return far[found], counts / (NUM_FAR * q[found])
 
 

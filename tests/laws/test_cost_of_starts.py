@@ -338,7 +338,9 @@ def lines_of_start(kernel):
 
 @pytest.mark.first
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "model"), [("AutoNUTS", effects), ("MALA", priors)])
+@pytest.mark.parametrize(
+    ("name", "model"), [("AutoNUTS", effects), ("MALA", priors), ("AutoMALA", effects)]
+)
 def test_start_of_a_hundred_scalar_sites_is_no_longer_than_that_of_nuts(name, model):
     """Sites that are alike are one in a program."""
     ours, theirs = (lines_of_start(kernel(model)) for kernel in (getattr(numpyro_fwd, name), NUTS))

@@ -154,6 +154,21 @@ def test_chains_start_nearer_to_the_mode_where_a_first_emulator_has_no_density()
     assert np.all(-1e3 * first[is_low, 0] ** 2 > -2 * rounds.DEEP)
 
 
+@pytest.mark.parametrize(("step_size", "num_steps"), [(0.01, 128), (0.1, 128), (0.3, 32), (1.0, 8)])
+def test_trajectories_are_lengthened_up_to_a_turn(step_size, num_steps, monkeypatch):
+    """Of chains that do not agree; those that do are not asked again."""
+    apart = np.arange(8.0) + np.random.default_rng(0).standard_normal((64, 8))
+
+    def law_of(evaluations, emulator, rng, first, before):
+        return before._replace(draws=apart.reshape(-1, 1), step_size=step_size)
+
+    monkeypatch.setattr(rounds, "law_of", law_of)
+    first = rounds.Law(apart, np.zeros(1), np.eye(1), 1.0, rounds.NUM_STEPS)
+    assert rounds.mixed_law_of(None, None, None, None, first).num_steps == num_steps
+    apart = np.random.default_rng(0).standard_normal((64, 8))
+    assert rounds.mixed_law_of(None, None, None, None, first).num_steps == rounds.NUM_STEPS
+
+
 def test_r_hat_is_that_of_the_worst_coordinate():
     chains = np.random.default_rng(0).standard_normal((64, rounds.NUM_CHAINS, 2))
     chains[..., 1] += 2.0 * np.arange(rounds.NUM_CHAINS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.emulators import tails
 from blackjax_ext.emulators.evaluations import Dear, Evaluations
 from blackjax_ext.emulators.polynomials import Form, fitted
 from blackjax_ext.emulators.tails import better_end
@@ -48,6 +49,22 @@ def test_light_tails_are_not_told_of(prior, seed):
 def test_heavy_tails_are_told_of():
     """On average: by a grid a tenth to a third is lacking, and one of the three says .03."""
     assert 0.05 < np.mean([lacking("cauchy", seed) for seed in range(3)]) < 0.5
+
+
+def test_far_draws_are_chosen_without_bias():
+    """A sum over all of them by those that are chosen, whatever they were expected to weigh."""
+    rng = np.random.default_rng(0)
+    values, guesses = np.exp(rng.standard_normal((2, 500)))
+    far = rng.permutation(900)[:500]
+    at = dict(zip(far, values, strict=True))
+    for weights in (np.log(guesses), np.full(500, -np.inf), np.where(far % 2, np.nan, 1.0)):
+        sums = []
+        for _ in range(300):
+            some, factors = tails.chosen(rng, far, (weights, np.log(values)))
+            assert len(some) <= tails.NUM_FAR
+            sums.append(sum(at[i] * factor for i, factor in zip(some, factors, strict=True)))
+        error = np.std(sums) / np.sqrt(len(sums))
+        assert abs(np.mean(sums) - values.sum()) < 4 * error < 0.02 * values.sum()
 
 
 def ridge(shape):

@@ -272,13 +272,17 @@ def in_plate(y):
         numpyro.sample("y", dist.Normal(mean, scale), obs=y[index])
 
 
-WITH_GRADIENTS = ("MALA", "AutoMALA", "AutoNUTS", "SMMALA")
+WITH_GRADIENTS = ("MALA", "AutoMALA", "AutoNUTS", "HPMALA", "SMMALA", "MMALA", "ALSMMALA")
 IN_ALL = ("i", "z", "accept_prob", "diverging", "rng_key", "potential_energy")
-BY_ROWS = ("AMAGOLD", "SGHMC")
+BY_ROWS = ("AMAGOLD", "L2MC", "SGHMC")
+WITH_FIELDS = [
+    pytest.param(name, marks=pytest.mark.full if name in ("HPMALA", "MMALA", "L2MC") else ())
+    for name in (*WITH_GRADIENTS, *EVERY[:3:2], "LangevinSMC", *BY_ROWS)
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*WITH_GRADIENTS, EVERY[0], "LangevinSMC", *BY_ROWS])
+@pytest.mark.parametrize("name", WITH_FIELDS)
 def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
     model, y = in_plate if name in BY_ROWS else located, rows(1.0)
     options = {} if name == "LangevinSMC" else {"warm_start": False}

@@ -48,7 +48,8 @@ def arguments(num_sites):
     return rng.normal(size=(7, num_sites)).astype(np.float32), num_sites, rng.normal(size=7)
 
 
-NUM_SITES = (11, 12)  # below and at the number from which on sites go together
+# below, at and above the number from which on sites go together
+NUM_SITES = (11, 12, pytest.param(25, marks=pytest.mark.full))
 
 
 @pytest.mark.first

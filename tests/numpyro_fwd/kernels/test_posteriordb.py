@@ -11,6 +11,9 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
+
+pytest.importorskip("diffrax")  # of other posteriors
+
 from benchmarks.harness import posteriordb
 
 pytestmark = pytest.mark.long

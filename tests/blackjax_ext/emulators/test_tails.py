@@ -54,7 +54,7 @@ def test_heavy_tails_are_told_of():
 def test_far_draws_are_chosen_without_bias():
     """A sum over all of them by those that are chosen, whatever they were expected to weigh."""
     rng = np.random.default_rng(0)
-    values, guesses = np.exp(rng.standard_normal((2, 500)))
+    values, guesses = np.exp(2.0 * rng.standard_normal((2, 500)))  # some are chosen often
     far = rng.permutation(900)[:500]
     at = dict(zip(far, values, strict=True))
     for weights in (np.log(guesses), np.full(500, -np.inf), np.where(far % 2, np.nan, 1.0)):
@@ -64,7 +64,7 @@ def test_far_draws_are_chosen_without_bias():
             assert len(some) <= tails.NUM_FAR
             sums.append(sum(at[i] * factor for i, factor in zip(some, factors, strict=True)))
         error = np.std(sums) / np.sqrt(len(sums))
-        assert abs(np.mean(sums) - values.sum()) < 4 * error < 0.02 * values.sum()
+        assert abs(np.mean(sums) - values.sum()) < 4 * error < 0.05 * values.sum()
 
 
 def ridge(shape):

@@ -149,10 +149,14 @@ MINIBATCH_KERNELS = {
 
 
 def mcmc(kernel, chain_method="vectorized"):
-    """Last draws of a short run, warm-up included, and the step size it found."""
+    """Last draws of a short run, warm-up included, and the step size it found.
+
+    Roundings grow in a warm-up. After 20 steps a change of the data by 1e-14 has moved no draw by
+    more than 5e-9 of it; after 60 it moved AutoMALA's by 1e-4, as another processor does.
+    """
     sampler = MCMC(
         kernel,
-        num_warmup=60,
+        num_warmup=20,
         num_samples=10,
         num_chains=2,
         chain_method=chain_method,

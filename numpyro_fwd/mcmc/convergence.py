@@ -226,7 +226,11 @@ def label(name: str, place: tuple[Any, ...]) -> str:
 
 
 def estimate(draws: np.ndarray, parameter: str) -> Worst:
-    """Estimates from draws (C, n) of a parameter, as ArviZ's; NaN where a draw is not finite."""
+    """Estimates from draws (C, n) of a parameter, as ArviZ's; NaN where a draw is not finite.
+
+    NumPyro's sum of autocorrelations ends a term before ArviZ's where that term is positive, which
+    is a percent or so of short runs.
+    """
     if not np.isfinite(draws).all():
         return Worst(parameter=parameter)
     normal = by_ranks(halves(draws))

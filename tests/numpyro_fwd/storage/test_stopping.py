@@ -45,7 +45,11 @@ def test_by_integers_of_numpy(tmp_path):
 
 @pytest.mark.long
 def test_by_effective_draws_and_r_hat(tmp_path):
-    """The estimate is that of all draws, as long as all are read."""
+    """The estimate is that of all draws, as long as all are read.
+
+    ArviZ adds a last autocorrelation of an even lag to Geyer's sum where it is positive, NumPyro
+    does not.
+    """
     until = Until(ess=100, r_hat=1.1, max_draws=20_000)
 
     def run(until):
@@ -55,8 +59,9 @@ def test_by_effective_draws_and_r_hat(tmp_path):
     stored = run(until)
     ess, r_hat = summary_of(tmp_path)
     assert stored.reason == "goal" and stored.num_draws <= 1000
-    assert (stored.worst.ess, stored.worst.r_hat) == pytest.approx((ess, r_hat), rel=1e-3)
-    assert ess >= 100 and r_hat <= 1.1
+    assert ess * 0.999 < stored.worst.ess < ess * 1.02
+    assert stored.worst.r_hat == pytest.approx(r_hat, rel=1e-3)
+    assert stored.worst.ess >= 100 and r_hat <= 1.1
     # again: nothing is left to do; a higher goal: it goes on
     assert run(until).num_draws == stored.num_draws
     more = run(Until(ess=300))

@@ -218,6 +218,18 @@ class Dense(Factor):
         )
 
     @exact_products
+    def mapped(self, jacobian: Array) -> "Dense":
+        """The metric after a map of the coordinates with this Jacobian, (D, D)."""
+        back = jnp.linalg.inv(jacobian)
+        new = replace(
+            self,
+            inverse_sqrt=jacobian @ self.inverse_sqrt,
+            sqrt=self.sqrt @ back,
+            log_determinant=self.log_determinant - 2.0 * jnp.linalg.slogdet(jacobian)[1],
+        )
+        return if_finite(new, self)
+
+    @exact_products
     def compose(self, inner: Factor) -> "Dense":
         """See `Factor.compose`."""
         full = inner.dense(self.sqrt[0])

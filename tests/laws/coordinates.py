@@ -7,6 +7,7 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
+from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.coordinates import learning, maps
@@ -20,7 +21,7 @@ from blackjax_ext.coordinates.laws import (
 )
 from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import LawCoordinates, in_coordinates
-from blackjax_ext.metrics import Diagonal
+from blackjax_ext.metrics import Diagonal, structures
 from tests.laws import laws
 
 SHAPES = {"f": (2,), "g": (2,), "m": (2,), "n": (2,), "q": (3,), "r": (3,), "w": (), "x": (2,)}
@@ -227,6 +228,44 @@ def learning_of_data() -> None:
     of_noise, _ = learned(jnp.asarray(x / s), jnp.asarray(g * s), LocScaleNoise(*law[:2]))
     for found, expected in zip(of_noise.pseudo, known.pseudo, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0.05, atol=1e-3, err_msg="learning")
+
+
+def metric_of_other_coordinates() -> None:
+    """Raise unless a metric says of chains in new coordinates what it said in the old ones."""
+    with jax.enable_x64(True):
+        old, new = (jax.tree.map(lambda leaf: leaf.astype(float), pseudo(i)) for i in (1, 2))
+        target, rng = stepper(), np.random.default_rng(5)
+        z = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), draw(rng, 1))
+        flat, unravel = ravel_pytree(target.coordinates.into(z, old))
+        # so near to each other that the map is linear
+        wide = np.exp(rng.normal(size=flat.size)) * (np.eye(flat.size) + rng.normal(size=flat.size))
+        x = flat + 1e-6 * jnp.asarray(rng.normal(size=(100, flat.size)) @ wide.T)
+        u = jax.vmap(unravel)(x)
+
+        def sums(c):
+            ones = jnp.ones_like(c.value)
+            mean = learning.Seen(c.value, 0 * ones, 0 * ones)
+            return learning.Sums(100 * ones, mean, ones, -c.information)
+
+        known = learning.Learned(old, learning.of_effects(sums, new), None)
+        metric = structures.triangular(jnp.linalg.cholesky(jnp.cov(x.T)))
+        state = windows.init(jnp.ones(100), metric, x, num_steps=100)
+        keys = jax.random.split(jax.random.key(0), 100)
+        frame = Frame(metric, old)
+        chains = jax.jit(jax.vmap(lambda u, key: target.at(u, key, frame)))(u, keys)
+        found = jax.jit(jax.vmap(lambda u: target.coordinates.out(u, old).laws))(u)
+        state = state._replace(coordinates=known)
+        chains, state = jax.jit(target.recentre)(keys, chains, found, state)
+        moved = jax.vmap(lambda u: ravel_pytree(u)[0])(chains.coordinates)
+        covariance = np.cov(np.asarray(moved).T)
+        size = np.sqrt(np.diag(covariance))
+        assert np.abs(np.asarray(x) - moved).max() > 0.1, "metric: nothing has moved"
+        np.testing.assert_allclose(
+            *(each / size[:, None] / size for each in (state.metric.inverse(), covariance)),
+            **{"atol": 1e-3, "err_msg": "metric of other coordinates"},
+        )
+        log_det = -np.linalg.slogdet(covariance)[1]
+        np.testing.assert_allclose(state.metric.log_det(flat.size), log_det, rtol=1e-3)
 
 
 def rounding(is_noise: bool = False) -> None:

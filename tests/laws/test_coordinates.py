@@ -29,7 +29,12 @@ def test_coordinates_lead_back_to_the_position():
     coordinates.round_trip()
 
 
+def test_a_metric_goes_along_where_coordinates_change():
+    coordinates.metric_of_other_coordinates()
+
+
 OUT, STEP, LEVELS, SEEN = maps.out, InCoordinates.step, LawCoordinates.out, maps.seen
+JACOBIAN = InCoordinates.jacobian
 
 
 def determinant_dropped(law, pseudo, u):
@@ -68,11 +73,19 @@ def scale_forgotten(law, pseudo, u, gradient):
     return SEEN(law, pseudo, u, gradient)[0], gradient
 
 
+def widths_alone(self, u, old, new):
+    return jnp.diag(jnp.diagonal(JACOBIAN(self, u, old, new)))
+
+
 def unguarded(law, pseudo, x):
     return jnp.zeros((), x.dtype)
 
 
 BUGS = {
+    "widths alone": (
+        *(InCoordinates, "jacobian", widths_alone),
+        coordinates.metric_of_other_coordinates,
+    ),
     "unguarded": (maps, "unresolved", unguarded, coordinates.rounding),
     "own law not taken off": (maps, "seen", own_law_not_taken_off, coordinates.learning_of_data),
     "scale forgotten": (maps, "seen", scale_forgotten, coordinates.learning_of_data),
@@ -88,6 +101,6 @@ def test_planted_bug_is_found(name, monkeypatch):
     owner, attribute, bug, law = BUGS[name]
     monkeypatch.setattr(owner, attribute, bug)
     with pytest.raises(
-        AssertionError, match=r"invariance|round trip|determinant|learning|rounding"
+        AssertionError, match=r"invariance|round trip|determinant|learning|rounding|metric"
     ):
         law()

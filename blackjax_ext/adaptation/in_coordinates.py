@@ -30,6 +30,7 @@ from blackjax_ext.coordinates.partial import (
     in_coordinates,
 )
 from blackjax_ext.metrics.structures import Dense
+from blackjax_ext.precision import exact_products
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
 
@@ -161,7 +162,7 @@ class InCoordinates(NamedTuple):
         ratio = ravel_pytree(filled)[0]
         metric = adapt_state.metric.scaled(ratio)
         if type(adapt_state.metric) is Dense:
-            jacobian = self.jacobian(states.coordinates, *both)
+            jacobian = self.jacobian(states.coordinates, *both, adapt_state.metric)
             is_usable = jnp.isfinite(jacobian).all()
             metric = select(is_usable, adapt_state.metric.mapped(jacobian), metric)
         adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
@@ -171,12 +172,14 @@ class InCoordinates(NamedTuple):
         flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)
         return states, windows.start_counting(adapt_state, flat)
 
-    def jacobian(self, u: ArrayTree, old: ArrayTree, new: ArrayTree) -> Array:
-        """Derivative (D, D) of coordinates given `new` by those given `old`, at the mean of chains.
+    def jacobian(self, u: ArrayTree, old: ArrayTree, new: ArrayTree, metric: Dense) -> Array:
+        """Slopes (D, D) of coordinates given `new` along those given `old`, about chains at `u`.
 
         Coordinates of effects depend on what is above these, so that a metric whose widths alone
         were changed would have the correlations of the old ones: with 30 levels that moved together
-        with their mean, a direction in which it was nine times too narrow.
+        with their mean, a direction in which it was nine times too narrow. The slopes are between
+        places a standard deviation of the metric to both sides: a model may lack derivatives of one
+        mode or the other.
         """
         mean, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), u))
 
@@ -185,8 +188,10 @@ class InCoordinates(NamedTuple):
             laws = self.coordinates.out(tree, old).laws
             return ravel_pytree(moved(tree, old, new, laws))[0]
 
-        jacobian: Array = jax.jacfwd(flat)(mean)
-        return jacobian
+        axes = metric.inverse_sqrt.T
+        rise = jax.vmap(flat)(mean + axes) - jax.vmap(flat)(mean - axes)
+        slopes: Array = exact_products(jnp.matmul)(0.5 * rise.T, metric.sqrt)
+        return slopes
 
 
 def moved(u: ArrayTree, old: ArrayTree, new: ArrayTree, effect_laws: ArrayTree) -> ArrayTree:

@@ -73,8 +73,8 @@ def scale_forgotten(law, pseudo, u, gradient):
     return SEEN(law, pseudo, u, gradient)[0], gradient
 
 
-def widths_alone(self, u, old, new):
-    return jnp.diag(jnp.diagonal(JACOBIAN(self, u, old, new)))
+def widths_alone(self, u, old, new, metric):
+    return jnp.diag(jnp.diagonal(JACOBIAN(self, u, old, new, metric)))
 
 
 def unguarded(law, pseudo, x):

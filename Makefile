@@ -6,7 +6,7 @@
 # make test-all        lint, type check and all tests
 # make declared        write what follows from a new sampler: exports, tables, draws of a fixed seed
 # make docs            build the documentation, warnings are errors
-# make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
+# make bench           benchmarks (write docs/results), about nine hours; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
 # make sdist-check     quick tests of an unpacked sdist, and of the wheel that is built from it
 # make alarms          how often statistical tests fail right samplers: twenty other seeds each

@@ -148,7 +148,7 @@ MINIBATCH_KERNELS = {
 }
 
 
-def mcmc(kernel, chain_method="vectorized"):
+def mcmc(kernel, chain_method="vectorized", num_warmup=20):
     """Last draws of a short run, warm-up included, and the step size it found.
 
     Roundings grow in a warm-up. After 20 steps a change of the data by 1e-14 has moved no draw by
@@ -156,7 +156,7 @@ def mcmc(kernel, chain_method="vectorized"):
     """
     sampler = MCMC(
         kernel,
-        num_warmup=20,
+        num_warmup=num_warmup,
         num_samples=10,
         num_chains=2,
         chain_method=chain_method,
@@ -182,7 +182,8 @@ def sequential_kernel(name):
 def minibatch_kernel(name):
     """A kernel for minibatches."""
     algorithm, options = MINIBATCH_KERNELS[name]
-    return mcmc(getattr(numpyro_fwd, algorithm)(on_minibatches, **options))
+    # 20 steps adapt nothing, and after 60 the roundings of these are still 1e-14
+    return mcmc(getattr(numpyro_fwd, algorithm)(on_minibatches, **options), num_warmup=60)
 
 
 def blackjax_kernel(name):

@@ -1,4 +1,4 @@
-"""No page recommends a kernel for a class of posteriors where two others are ahead of it."""
+"""docs/kernels.md recommends no kernel for a class of posteriors where two others are ahead."""
 
 import re
 import sys

@@ -29,8 +29,6 @@ from blackjax_ext.coordinates.partial import (
     first_pseudo,
     in_coordinates,
 )
-from blackjax_ext.metrics.structures import Dense
-from blackjax_ext.precision import exact_products
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
 
@@ -159,39 +157,23 @@ class InCoordinates(NamedTuple):
         u = jax.vmap(stacked(moved), (0, None, None, 0))(states.coordinates, *both, effect_laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)
         filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
-        ratio = ravel_pytree(filled)[0]
-        metric = adapt_state.metric.scaled(ratio)
-        if type(adapt_state.metric) is Dense:
-            jacobian = self.jacobian(states.coordinates, *both, adapt_state.metric)
-            is_usable = jnp.isfinite(jacobian).all()
-            metric = select(is_usable, adapt_state.metric.mapped(jacobian), metric)
+        mean, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf.mean(0), states.coordinates))
+
+        def renewed(u: Array) -> Array:
+            at = unravel(u)
+            laws = self.coordinates.out(at, old.pseudo).laws
+            return ravel_pytree(moved(at, *both, laws))[0]
+
+        # coordinates depend on what is above an effect. With widths alone a metric would keep the
+        # correlations of the old ones: it was nine times too narrow where 30 levels move with their
+        # mean
+        metric = adapt_state.metric.through(renewed, mean, ravel_pytree(filled)[0])
         adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
         bound = self.bound(learned.pseudo)
         chains = jax.vmap(lambda u, key: bound.init(u, key, metric))(u, keys)
         states = states._replace(chain=chains)  # the position is what it was
         flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)
         return states, windows.start_counting(adapt_state, flat)
-
-    def jacobian(self, u: ArrayTree, old: ArrayTree, new: ArrayTree, metric: Dense) -> Array:
-        """Slopes (D, D) of coordinates given `new` along those given `old`, about chains at `u`.
-
-        Coordinates of effects depend on what is above these, so that a metric whose widths alone
-        were changed would have the correlations of the old ones: with 30 levels that moved together
-        with their mean, a direction in which it was nine times too narrow. The slopes are between
-        places a standard deviation of the metric to both sides: a model may lack derivatives of one
-        mode or the other.
-        """
-        mean, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), u))
-
-        def flat(u: Array) -> Array:
-            tree = unravel(u)
-            laws = self.coordinates.out(tree, old).laws
-            return ravel_pytree(moved(tree, old, new, laws))[0]
-
-        axes = metric.inverse_sqrt.T
-        rise = jax.vmap(flat)(mean + axes) - jax.vmap(flat)(mean - axes)
-        slopes: Array = exact_products(jnp.matmul)(0.5 * rise.T, metric.sqrt)
-        return slopes
 
 
 def moved(u: ArrayTree, old: ArrayTree, new: ArrayTree, effect_laws: ArrayTree) -> ArrayTree:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.types import Function
+
 
 class Factor:
     """A metric ``G`` by ``R`` with ``R R^T = G^{-1}``; each structure is a subclass.
@@ -119,6 +121,14 @@ class Factor:
     def scaled(self, ratio: Array) -> "Factor":
         """The metric in coordinates that are `ratio`, (D,), times as long."""
         raise self._lacks("other coordinates")
+
+    def through(self, function: Function, x: Array, ratio: Array) -> "Factor":
+        """The metric in coordinates ``function(x)``, for draws about `x`, (D,).
+
+        `ratio`, (D,), is by how much each coordinate is longer: most structures keep no more.
+        """
+        del function, x
+        return self.scaled(ratio)
 
     def _lacks(self, what: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} does not know {what}.")

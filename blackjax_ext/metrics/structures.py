@@ -9,7 +9,7 @@ from jax import Array
 
 from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
-from blackjax_ext.types import select
+from blackjax_ext.types import Function, select
 
 D = TypeVar("D", bound="Dense")
 
@@ -218,16 +218,21 @@ class Dense(Factor):
         )
 
     @exact_products
-    def mapped(self, jacobian: Array) -> "Dense":
-        """The metric after a map of the coordinates with this Jacobian, (D, D)."""
-        back = jnp.linalg.inv(jacobian)
+    def through(self, function: Function, x: Array, ratio: Array) -> "Dense":
+        """See `Factor.through`; by slopes between places a standard deviation to both sides.
+
+        The function need not have derivatives: a model may lack those of one mode or the other.
+        """
+        axes = self.inverse_sqrt.T
+        rise = jax.vmap(function)(x + axes) - jax.vmap(function)(x - axes)
+        slopes = 0.5 * rise.T @ self.sqrt
         new = replace(
             self,
-            inverse_sqrt=jacobian @ self.inverse_sqrt,
-            sqrt=self.sqrt @ back,
-            log_determinant=self.log_determinant - 2.0 * jnp.linalg.slogdet(jacobian)[1],
+            inverse_sqrt=0.5 * rise.T,
+            sqrt=self.sqrt @ jnp.linalg.inv(slopes),
+            log_determinant=self.log_determinant - 2.0 * jnp.linalg.slogdet(slopes)[1],
         )
-        return if_finite(new, self)
+        return if_finite(new, self.scaled(ratio))
 
     @exact_products
     def compose(self, inner: Factor) -> "Dense":
@@ -266,6 +271,11 @@ class Blocks(Dense):
     def _in_blocks(cls, metric: Dense, labels: Array) -> "Blocks":
         """`metric`, which is one of blocks, as such."""
         return cls(metric.inverse_sqrt, metric.sqrt, metric.log_determinant, labels)
+
+    def through(self, function: Function, x: Array, ratio: Array) -> "Dense":
+        """See `Factor.through`; the map would tie blocks together."""
+        del function, x
+        return self.scaled(ratio)
 
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Blocks":
         """See `Factor.balanced`; within the blocks."""

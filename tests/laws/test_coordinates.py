@@ -8,6 +8,8 @@ from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.coordinates import maps
 from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import LawCoordinates
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.structures import Dense
 from tests.laws import coordinates, laws
 
 
@@ -34,7 +36,6 @@ def test_a_metric_goes_along_where_coordinates_change():
 
 
 OUT, STEP, LEVELS, SEEN = maps.out, InCoordinates.step, LawCoordinates.out, maps.seen
-JACOBIAN = InCoordinates.jacobian
 
 
 def determinant_dropped(law, pseudo, u):
@@ -73,17 +74,13 @@ def scale_forgotten(law, pseudo, u, gradient):
     return SEEN(law, pseudo, u, gradient)[0], gradient
 
 
-def widths_alone(self, u, old, new, metric):
-    return jnp.diag(jnp.diagonal(JACOBIAN(self, u, old, new, metric)))
-
-
 def unguarded(law, pseudo, x):
     return jnp.zeros((), x.dtype)
 
 
 BUGS = {
     "widths alone": (
-        *(InCoordinates, "jacobian", widths_alone),
+        *(Dense, "through", Factor.through),
         coordinates.metric_of_other_coordinates,
     ),
     "unguarded": (maps, "unresolved", unguarded, coordinates.rounding),

@@ -11,9 +11,9 @@ TF32 or a race is a thousand times that.
 
 Before that come laws, which take less time: chains of every kernel, from draws of the posterior
 itself, must still be there after some steps; and errors of energies where covariates are far from
-zero. After it comes speed: steps, gradients and effective draws a second for one chain and for
-many, millions of rows, ten thousand particles, the memory of a network, and rows on two devices
-where there are two.
+zero. After it comes speed: steps and gradients a second for one chain and for many, effective
+draws of a step (``draws``, which needs no accelerator), millions of rows, ten thousand particles,
+the memory of a network, and rows on two devices where there are two.
 
 Parts run apart (``python benchmarks/gpu.py laws digits``). With ``--seconds 400`` each section
 stops by itself, and what it has is on the page; what it measures is kept as it comes, in
@@ -25,6 +25,7 @@ sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFO
 """
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -48,7 +49,7 @@ from benchmarks import convolutions
 from benchmarks.harness import device_laws, device_mesh, device_sizes, models
 from benchmarks.harness import device_speed as speed_of
 from benchmarks.harness import partial_networks as networks
-from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.report import ROOT, Report, Section, by_name, rows_of
 from benchmarks.harness.timing import timed
 from blackjax_ext import potentials
 from blackjax_ext.mcmc import langevin
@@ -663,7 +664,7 @@ CHAINS = (64, 16_384, 1, 1_024)  # in the order in which they are measured
 
 
 def speed(quick: bool) -> Section:
-    """Steps, gradients and effective draws a second of every kernel, and of NUTS."""
+    """Steps and gradients a second of every kernel, and of NUTS."""
     device = device_for(quick)
     num_rows, num_steps, seconds = (500, 10, 0.1) if quick else (10_000, 100, 1.0)
     names = list(speed_of.KERNELS)[: 2 if quick else None]
@@ -682,23 +683,15 @@ def speed(quick: bool) -> Section:
             if REPORT.seconds_left() < 0:
                 break
             measure = partial(speed_row, posterior, name, num_chains, programs, sizes, seconds)
-            rows.append([name, num_chains, *REPORT.once((name, num_chains), guarded, measure)])
+            rows.append([name, num_chains, *REPORT.once((name, num_chains), guarded, measure)[:3]])
     rows.sort(key=lambda row: (row[1], names.index(row[0])))
-    nuts = {row[1]: row[4] for row in rows if row[0] == names[0]}
-    for row in rows:
-        known = isinstance(row[4], float) and isinstance(nuts.get(row[1]), float)
-        row.insert(5, row[4] / nuts[row[1]] if known else "")
     return Section(
         f"Every kernel against NUTS on {device.device_kind}",
         f"Logistic regression, {num_rows:,} rows, {SIZE} coefficients; all chains in one program, "
         "with the metric of the normal approximation and steps tuned for each kernel's acceptance "
-        "rate. Effective draws (bulk) are those of the worst coordinate or of its square, of at "
-        f"most {speed_of.NUM_KEPT} chains, times what share of the chains they are. Gradients are "
-        "tangents for forward-mode kernels, and those with a Hessian for second-order ones.",
-        [
-            *("kernel", "chains", "steps of all chains per s", "gradients per s"),
-            *("effective draws per s", "times NUTS's", "acceptance"),
-        ],
+        "rate. Gradients are tangents for forward-mode kernels, and those with a Hessian for "
+        "second-order ones.",
+        ["kernel", "chains", "steps of all chains per s", "gradients per s", "acceptance"],
         rows,
     )
 
@@ -715,7 +708,43 @@ def speed_row(
         target = speed_of.KERNELS[name].target
         sizes[name] = speed_of.tuned(program, posterior, x, target, 3.0 * seconds)
     found = speed_of.measure(program, posterior, sizes[name], x, seconds)
-    return [1.0 / found.step, found.gradients, found.ess, float(found.acceptance)]
+    return [1.0 / found.step, found.gradients, found.acceptance]
+
+
+def draws(quick: bool) -> Section:
+    """Effective draws of a step, on any device, and a second with the steps that `speed` found."""
+    num_rows, num_steps, num_chains = (500, 20, 4) if quick else (10_000, 1_000, 16)
+    names = list(speed_of.KERNELS)[: 2 if quick else None]
+    posterior = speed_of.expanded(num_rows, SIZE)
+    shape = num_steps, num_chains
+    found = {
+        name: REPORT.once((name, *shape), speed_of.effective, name, posterior, *shape)
+        for name in names
+    }
+    file = json.loads((ROOT / "docs" / "results" / "gpu.json").read_text())
+    per_second: dict[tuple, float] = {}
+    rows = []
+    for row in rows_of(file["sections"], "speed"):
+        name, chains = row["kernel"], row["chains"]
+        if name not in found or isinstance(row["steps of all chains per s"], str):
+            continue
+        of_mean, of_square, _ = found[name]
+        each = min(of_mean, of_square)
+        per_second[name, chains] = row["steps of all chains per s"] * chains * each
+        ratio = per_second[name, chains] / per_second[names[0], chains]
+        rows.append([name, chains, of_mean, of_square, per_second[name, chains], ratio])
+    return Section(
+        "Effective draws a second",
+        f"Bulk ESS of a step, of the worst coordinate and of the worst squared distance from the "
+        f"mean: {num_chains} chains of {num_steps:,} steps on the regression above, counted where "
+        "the origin of this table says; the step size is tuned there for the same acceptance rate. "
+        "The lesser of the two, times chains, times the steps a second of the table above.",
+        [
+            *("kernel", "chains", "ESS of a step, mean", "ESS of a step, square"),
+            *("effective draws per s", "times NUTS's"),
+        ],
+        rows,
+    )
 
 
 def rows(quick: bool) -> Section:
@@ -733,15 +762,8 @@ def rows(quick: bool) -> Section:
         f"Logistic regression of {SIZE} coefficients, {chains} chains at once, the step size 0.7 "
         "and the same metric for both. The start has the mode, the bounds of all rows and their "
         "table; NUTS would need the mode alone.",
-        [
-            "rows",
-            "kernel",
-            "start, s",
-            "step of all chains, s",
-            "effective draws per s",
-            "acceptance",
-        ],
-        [[*row, *[""] * (6 - len(row))] for row in table],
+        ["rows", "kernel", "start, s", "step of all chains, s", "acceptance"],
+        [[*row, *[""] * (5 - len(row))] for row in table],
     )
 
 
@@ -791,6 +813,7 @@ SHARES = {
     "laws": 90.0,
     "digits": 20.0,
     "speed": 160.0,
+    "draws": 60.0,
     "rows": 60.0,
     "particles": 25.0,
     "memory": 20.0,
@@ -800,7 +823,7 @@ SHARES = {
 REPORT = Report(
     "gpu",
     "Steps on an accelerator",
-    by_name(laws, digits, speed, rows, particles, memory, devices, checks, times),
+    by_name(laws, digits, speed, draws, rows, particles, memory, devices, checks, times),
     long=("times",),
     shares=SHARES,
 )

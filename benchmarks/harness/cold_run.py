@@ -1,8 +1,9 @@
 """One run in a process of its own.
 
 ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice DRAWS`` prints what it
-waited for as JSON; PROBLEM is one of `PROBLEMS`, or "leaderboard" and a posterior of it, and CACHE,
-a folder of compiled programs, may be empty. `cold` starts such processes.
+waited for as JSON; PROBLEM is one of `PROBLEMS`, "10000 rows" or any other number of them, or
+"leaderboard" and a posterior of it, and CACHE, a folder of compiled programs, may be empty. `cold`
+starts such processes.
 """
 
 import json
@@ -100,9 +101,12 @@ PROBLEMS = {
 
 
 def problem_of(name: str) -> Problem:
-    """The problem of this name."""
+    """The problem of this name: one of `PROBLEMS`, "10000 rows", or a posterior."""
     if name in PROBLEMS:
         return PROBLEMS[name]
+    if name.endswith(" rows"):
+        num_rows = int(name.removesuffix(" rows"))
+        return PROBLEMS["million"]._replace(make=partial(table, num_rows))
     from benchmarks.harness.board_posteriors import POSTERIORS
 
     return Problem(POSTERIORS[name.removeprefix("leaderboard ")].make, 1000, 1000)

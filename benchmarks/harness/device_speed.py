@@ -13,15 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import blackjax_ext
-from benchmarks.harness.diagnostics import least_ess_of_squares
+from benchmarks.harness.diagnostics import least_ess, least_ess_of_squares
 from benchmarks.harness.timing import timed
 from blackjax_ext import acceptance, families, metrics, potentials
 
-__all__ = ["KERNELS", "Kernel", "Regression", "Speed", "compiled", "expanded", "measure", "tuned"]
+__all__ = [
+    *("KERNELS", "Kernel", "Regression", "Speed", "compiled", "effective", "expanded", "measure"),
+    "tuned",
+]
 
 NUM_KEPT = 64  # chains whose draws are looked at
 NUM_TUNINGS = 12
-LEAST_DRAWS = 40  # of a chain, for an effective sample size
 
 
 class Kernel(NamedTuple):
@@ -217,10 +219,9 @@ def tuned(
 
 
 class Speed(NamedTuple):
-    """What was measured: seconds of a step, effective draws and gradients a second, acceptance."""
+    """What was measured: seconds of a step, gradients a second, acceptance."""
 
     step: float
-    ess: float
     gradients: float
     acceptance: float
 
@@ -228,32 +229,32 @@ class Speed(NamedTuple):
 def measure(
     program: Callable, posterior: Regression, step_size: float, x: jax.Array, seconds: float
 ) -> Speed:
-    """Run a compiled program again and again for about so many seconds, after once for nothing.
-
-    Effective draws are NaN where a chain has too few to tell.
-    """
+    """Run a compiled program again and again for about so many seconds, after once for nothing."""
     arguments = posterior, jnp.float32(step_size)
     x = program(*arguments, x, jax.random.key(1)).x
-    draws, spent, begin, i, num_draws = [], [], time.monotonic(), 0, 0
-    rates, gradients = [], []
-    while i < 200:
-        patience = 4.0 * seconds if num_draws < LEAST_DRAWS else seconds
-        if i > 0 and time.monotonic() > begin + patience:
-            break
-        found, took = timed(program, *arguments, x, jax.random.key(2 + i))
+    spent, rates, gradients, end = [], [], [], time.monotonic() + seconds
+    while not spent or (len(spent) < 200 and time.monotonic() < end):
+        found, took = timed(program, *arguments, x, jax.random.key(2 + len(spent)))
         x = found.x
-        draws.append(np.asarray(found.draws, np.float64))
-        num_draws += draws[-1].shape[1]
         spent.append(took)
         rates.append(float(found.acceptance))
         gradients.append(float(found.gradients))
-        i += 1
-    every = np.concatenate(draws, axis=1)
-    num_steps = draws[0].shape[1]
-    ess = math.nan
-    if every.shape[1] >= LEAST_DRAWS:
-        ess = least_ess_of_squares(every) * len(x) / every.shape[0]
-    step = float(np.sum(spent)) / (i * num_steps)
-    return Speed(
-        step, ess / float(np.sum(spent)), len(x) * float(np.mean(gradients)) / step, np.mean(rates)
-    )
+    step = float(np.mean(spent)) / found.draws.shape[1]
+    return Speed(step, len(x) * float(np.mean(gradients)) / step, float(np.mean(rates)))
+
+
+def effective(name: str, posterior: Regression, num_steps: int, num_chains: int) -> list[float]:
+    """Effective draws of a step, of the worst coordinate and of the worst square; acceptance."""
+    x = posterior.draw(num_chains)
+    program = jax.jit(partial(run, KERNELS[name], min(num_steps, 100)))
+    step_size = tuned(program, posterior, x, KERNELS[name].target, math.inf)
+    blocks, rates = [], []
+    for i in range(max(num_steps // 100, 1)):
+        found = program(posterior, jnp.float32(step_size), x, jax.random.key(1 + i))
+        x = found.x
+        blocks.append(np.asarray(found.draws, np.float64))
+        rates.append(float(found.acceptance))
+    draws = np.concatenate(blocks, axis=1)
+    num_draws = draws.shape[0] * draws.shape[1]
+    of_a_step = [size(draws) / num_draws for size in (least_ess, least_ess_of_squares)]
+    return [*of_a_step, float(np.mean(rates))]

@@ -40,14 +40,13 @@ def least_ess(draws: Draws, method: str = "bulk") -> float:
 
 
 def least_ess_of_squares(draws: np.ndarray) -> float:
-    """The least of bulk sizes of entries and of their squared distances from the mean.
+    """The least bulk size of squared distances from the mean.
 
     Trajectories whose ends are on the other side of the mean (NUTS) have more effective draws
     than draws of the mean, and fewer of the square.
     """
     values = np.asarray(draws, np.float64)
-    squares = (values - values.mean((0, 1))) ** 2
-    return min(least_ess(values), least_ess(squares))
+    return least_ess((values - values.mean((0, 1))) ** 2)
 
 
 def worst_rhat(draws: Draws) -> float:

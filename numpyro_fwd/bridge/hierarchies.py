@@ -31,8 +31,10 @@ from blackjax_ext.coordinates.laws import (
     LocFactor,
     LocScale,
     LocScaleNoise,
+    StateSpace,
     Waves,
     coarseness_of,
+    followed,
     walk,
 )
 
@@ -119,6 +121,16 @@ def low_rank_factor(fn: dist.LowRankMultivariateNormal) -> Any:
     return jnp.swapaxes(signs[..., None] * root, -1, -2)
 
 
+def of_states(fn: dist.GaussianStateSpace) -> tuple[Array, Array, Array]:
+    """Means of the states of a state space model, the factor of their noise and the transition."""
+    states = StateSpace(0.0, fn.scale_tril[..., None, :, :], jnp.asarray(fn.transition_matrix))
+    start = jnp.asarray(fn.initial_value)
+    first = jnp.einsum("ij,...j->...i", states.transition, start)
+    steps = jnp.zeros((*first.shape[:-1], fn.num_steps, first.shape[-1]), first.dtype)
+    loc = followed(states.transition, steps.at[..., 0, :].set(first))
+    return states._replace(loc=loc)
+
+
 FREE = LawOf(LocScale, lambda fn: (0.0, 1.0))  # noise is the value itself
 LOC_SCALE = LawOf(LocScale, lambda fn: (fn.loc, fn.scale))
 # unconstrained values are logarithms where the support is positive
@@ -148,6 +160,7 @@ MAPS: dict[type, LawOf] = {
     # what is not constrained of it are normals, whose scales are those of the axes of the event
     dist.ZeroSumNormal: LawOf(LocScale, lambda fn: (0.0, fn.scale)),
     dist.GaussianRandomWalk: LawOf(walk, lambda fn: (fn.scale, fn.num_steps)),
+    dist.GaussianStateSpace: LawOf(StateSpace, of_states),
 }
 
 

@@ -13,6 +13,7 @@ from blackjax_ext.coordinates.laws import (
     LocScaleNoise,
     LongWalk,
     Pseudo,
+    StateSpace,
     Walk,
     WalkNoise,
     walk,
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.long
 
 LOC = np.array([1.0, -2.0, 0.5])
 FACTOR = np.array([[1.5, 0.0, 0.0], [0.5, 0.7, 0.0], [-0.4, -0.3, 2.0]])
+TRANSITION = np.array([[1.0, 1.0, 0.0], [0.0, 0.8, -0.5], [0.3, 0.0, 0.1]])
 LAWS = {
     "one scale": LocScale(0.7, 0.2),
     "scales": LocScale(LOC, np.array([0.1, 1.0, 30.0])),
@@ -35,6 +37,7 @@ LAWS = {
     "noise of a walk": WalkNoise(0.0, np.array([3.0, 0.2, 0.1])),
     "long walk": LongWalk(0.3),
     "long walks": LongWalk(np.array([0.3, 2.0])),
+    "states": StateSpace(np.array([[1.0, -2.0, 0.5], [0.3, 0.0, 4.0]]), FACTOR[None], TRANSITION),
     "walks": Walk(0.0, np.array([[3.0, 0.2, 0.1], [1.0, 2.0, 0.5]])),
 }
 SHAPE = (2, 3)
@@ -51,7 +54,7 @@ def system_by_hand(law):
     """``m, M`` for a leaf of shape (2, 3), and what turns a leaf out of the components."""
     eye, places = np.eye(3), waves_by_hand()
     turn = places[isinstance(law, WalkNoise)] if isinstance(law, laws.Waves) else eye
-    if isinstance(law, LocFactor):
+    if isinstance(law, laws.Together):
         m, matrix = law.loc, law.factor
     elif isinstance(law, LongWalk):
         m = np.zeros(3)
@@ -61,18 +64,40 @@ def system_by_hand(law):
     return np.broadcast_to(m, SHAPE), np.broadcast_to(matrix, (2, 3, 3)), turn
 
 
+def states_by_hand(law, pseudo, u):
+    """All places at once, with what is known of them in a matrix of all components."""
+    zero = np.zeros((3, 3))
+    own = np.kron(np.eye(2), FACTOR)
+    steps = np.block([[np.eye(3), zero], [-TRANSITION, np.eye(3)]])
+    matrix = np.linalg.inv(steps) @ own  # the effect of the noise
+    back = np.linalg.inv(own) @ steps @ own  # T
+    seen = own.T @ np.diag(pseudo.information.ravel())
+    known = back.T @ back + seen @ own
+    last = np.linalg.cholesky(known[3:, 3:])
+    right = np.linalg.solve(last, known[3:, :3]).T
+    first = np.linalg.cholesky(known[:3, :3] - right @ right.T)
+    root = np.block([[first, right], [zero, last]])
+    np.testing.assert_allclose(root @ root.T, known)
+    noise = np.linalg.solve(root, seen @ (pseudo.value - law.loc).ravel()) + u.ravel()
+    z = back @ np.linalg.solve(root.T, noise)
+    return law.loc + (matrix @ z).reshape(SHAPE)
+
+
 def by_hand(law, pseudo, u):
     """The leaf at `u`: components one after another."""
     m, matrix, turn = system_by_hand(law)
     z, v = np.zeros(SHAPE), np.zeros(SHAPE)
-    if isinstance(law, LocFactor):  # both at once
+    if isinstance(law, StateSpace):
+        return states_by_hand(law, pseudo, u)
+    if isinstance(law, laws.Together):  # all components at once
         for g in range(2):
             root = np.linalg.cholesky(
                 np.eye(3) + matrix[g].T @ np.diag(pseudo.information[g]) @ matrix[g]
             )
             seen = matrix[g].T @ (pseudo.information[g] * (pseudo.value[g] - m[g]))
             z[g] = np.linalg.solve(root.T, np.linalg.solve(root, seen) + u[g])
-        return z if law.is_noise else m + np.einsum("gij,gj->gi", matrix, z)
+            v[g] = m[g] + matrix[g] @ z[g]
+        return z if law.is_noise else v
     for i in range(3):
         s, w = matrix[:, i, i], pseudo.information[:, i]
         precision = 1 + s**2 * w

@@ -42,6 +42,12 @@ LAWS = {
     dist.Exponential: lambda z: dist.Exponential(jnp.exp(z)),
     dist.Gamma: lambda z: dist.Gamma(2.0, jnp.exp(z)),
     dist.GaussianRandomWalk: lambda z: dist.GaussianRandomWalk(jnp.exp(z), 3),
+    dist.GaussianStateSpace: lambda z: dist.GaussianStateSpace(
+        3,
+        jnp.array([[1.0, 1.0, 0.0], [0.0, 0.8, z], [0.3, 0.0, 0.1]]),
+        scale_tril=factor(z),
+        initial_value=jnp.array([z, 0.5, -1.0]),
+    ),
     dist.Gumbel: lambda z: dist.Gumbel(z, jnp.exp(z)),
     dist.HalfCauchy: lambda z: dist.HalfCauchy(jnp.exp(z)),
     dist.HalfNormal: lambda z: dist.HalfNormal(jnp.exp(z)),
@@ -429,6 +435,9 @@ def test_states_go_on_with_the_effects_that_they_have_learned_of():
         kernel.sample(state, (), {})
 
 
+REAL = constraints.real, constraints.real_vector, constraints.real_matrix
+
+
 @pytest.mark.long
 def test_supports_are_those_of_the_maps():
     """Unconstrained values are the values themselves, their logarithms or their logits."""
@@ -447,7 +456,7 @@ def test_supports_are_those_of_the_maps():
         elif law is dist.Dirichlet:
             assert isinstance(transform, dist.transforms.StickBreakingTransform), law
         else:
-            free = (constraints.real, constraints.real_vector, constraints.zero_sum(1))
+            free = (*REAL, constraints.zero_sum(1))
             assert support in free, law
 
 

@@ -29,13 +29,12 @@ themselves. The map is affine in u for given parameters, and so a bijection for 
   :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`.
 - :class:`LongWalk`: for :math:`L = s\,\mathrm{tril}(1)`, of any length. Each place is seen after
   those before it: :math:`v_i = v_{i-1} / r_i^2 + (1 - 1 / r_i^2) v^*_i + s u_i / r_i`.
-- :class:`StateSpace`: :math:`v_i - m_i = A (v_{i-1} - m_{i-1}) + L z_i`, n vectors of D
-  components. With :math:`v - m = L y` and :math:`B = L^{-1} A L`, :math:`z = T y` for the
-  bidiagonal T with :math:`z_i = y_i - B y_{i-1}`. What is known of y is
-  :math:`K = T^T T + L^T W L = R R^T`, R with the blocks :math:`D_i`, lower triangular, and
-  :math:`-B^T D_{i+1}^{-T}` right of them: :math:`D_i D_i^T = I + N_i` with :math:`N_i = L^T W_i L +
-  B^T (I + N_{i+1})^{-1} N_{i+1} B`. Then :math:`z = T R^{-T} (R^{-1} L^T W (v^* - m) + u)`. All of
-  that are recursions along the places.
+- :class:`StateSpace`: :math:`v_i - m_i = A (v_{i-1} - m_{i-1}) + L z_i`, vectors. The noise here is
+  y with :math:`v - m = L y`, whose law is that of :math:`z = T y`, the determinant of T is one, for
+  :math:`z_i = y_i - B y_{i-1}` with :math:`B = L^{-1} A L`. What is known of y is
+  :math:`T^T T + L^T W L = R R^T`, and :math:`y = R^{-T} (R^{-1} L^T W (v^* - m) + u)`. R has the
+  lower triangular blocks :math:`D_i`, and :math:`-B^T D_{i+1}^{-T}` right of them:
+  :math:`D_i D_i^T = I + N_i` with :math:`N_i = L^T W_i L + B^T (I + N_{i+1})^{-1} N_{i+1} B`.
 
 :mod:`blackjax_ext.coordinates.maps` has the maps by these laws.
 
@@ -126,8 +125,19 @@ class Law(Protocol):
     def unslope(self, h: Array) -> Array:
         """``M^-T h``: of a slope along z, that along v."""
 
+    def precision_times(self, z: Array) -> Array:
+        """The precision of a normal z by its own law, times z: the identity but of states."""
 
-class Alone:
+
+class Independent:
+    """What laws share whose noise is independent."""
+
+    def precision_times(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return z
+
+
+class Alone(Independent):
     """What laws share whose components are observed each by itself."""
 
     def root(self: Law, information: Array) -> Array:
@@ -207,7 +217,7 @@ class LocScaleNoise(LocScale):
         return jnp.where(jnp.isfinite(scale), scale, 0.0)
 
 
-class Together:
+class Together(Independent):
     """What laws share whose components have a factor, (..., D, D), and are observed together."""
 
     is_noise: ClassVar[bool] = False
@@ -427,10 +437,9 @@ class StateSpace(Together, OfStates):
     Their means, (..., n, D), the factor of the noise, (..., 1, D, D), and the transition, (D, D).
     """
 
-    @exact_products
     def past(self) -> Array:
         """B, what is left of a state in the next, both in units of the noise."""
-        return columns_solved(self.factor, jnp.asarray(self.transition) @ self.factor)
+        return columns_solved(self.factor, exact_matmul(self.transition, self.factor))
 
     @exact_products
     def root(self, information: Array) -> Array:
@@ -444,8 +453,7 @@ class StateSpace(Together, OfStates):
             own = seen + past.mT @ later @ past
             root = cholesky(own + jnp.eye(own.shape[-1], dtype=own.dtype))
             # symmetric, as `own` and the root's square commute
-            half = columns_solved(root, own)
-            return columns_solved(root, half, trans=1), root
+            return columns_solved(root, columns_solved(root, own), trans=1), root
 
         _, roots = jax.lax.scan(known, jnp.zeros_like(of_place[0]), of_place, reverse=True)
         return jnp.moveaxis(roots, 0, -3)
@@ -461,30 +469,18 @@ class StateSpace(Together, OfStates):
 
     def spread(self, root: Array, e: Array) -> Array:
         """See :class:`Law`."""
-        past = self.past()
-        kept = columns_solved(root, columns_solved(root, past), trans=1)
-        e = solved(root, e, trans=1)
-        return e - times(past - kept, before(followed(kept, e)))
+        kept = columns_solved(root, columns_solved(root, self.past()), trans=1)
+        return followed(kept, solved(root, e, trans=1))
 
     def unspread(self, root: Array, z: Array) -> Array:
         """See :class:`Law`."""
+        return times(root.mT, z) - solved(root, times(self.past(), before(z)))
+
+    def precision_times(self, z: Array) -> Array:
+        """See :class:`Law`: ``T^T T z``."""
         past = self.past()
-        known = times(past, before(followed(past, z)))
-        return times(root.mT, z + known) - solved(root, known)
-
-    def effect(self, z: Array) -> Array:
-        """See :class:`Law`."""
-        return self.mean + times(self.factor, followed(self.past(), z))
-
-    def noise(self, v: Array) -> Array:
-        """See :class:`Law`."""
-        v = v - self.mean
-        return solved(self.factor, v - times(self.transition, before(v)))
-
-    def unslope(self, h: Array) -> Array:
-        """See :class:`Law`."""
-        h = solved(self.factor, h, trans=1)
-        return h - before(times(self.transition.T, h)[..., ::-1, :])[..., ::-1, :]
+        steps = z - times(past, before(z))
+        return steps - before(times(past.mT, steps)[..., ::-1, :])[..., ::-1, :]
 
 
 def columns_solved(factor: Array, matrix: Array, trans: int = 0) -> Array:
@@ -494,9 +490,14 @@ def columns_solved(factor: Array, matrix: Array, trans: int = 0) -> Array:
 
 
 @exact_products
+def exact_matmul(a: Array, b: Array) -> Array:
+    """Products of matrices."""
+    return jnp.asarray(a) @ b
+
+
 def times(matrix: Array, x: Array) -> Array:
     """Products of matrices with vectors."""
-    return (matrix @ x[..., None])[..., 0]
+    return exact_matmul(matrix, x[..., None])[..., 0]
 
 
 def before(x: Array) -> Array:

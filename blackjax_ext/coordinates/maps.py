@@ -70,7 +70,7 @@ def seen(law: Law, pseudo: Pseudo, u: Array, gradient: Array) -> tuple[Array, Ar
     """An effect, and the slope along it of all of the log density but a normal law of its noise."""
     root, z = law.root(pseudo.information), noise(law, pseudo, u)
     (of_noise,) = jax.linear_transpose(lambda z: law.unspread(root, z), z)(gradient)
-    return law.effect(z), law.unslope(of_noise + z)
+    return law.effect(z), law.unslope(of_noise + law.precision_times(z))
 
 
 def widths(law: Law, pseudo: Pseudo) -> Array:

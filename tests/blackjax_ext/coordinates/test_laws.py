@@ -121,7 +121,12 @@ def looked_at(law, pseudo, new, u):
     there = maps.moved(law, pseudo, new, u)
     jacobian = jax.jacfwd(lambda u: maps.out(law, pseudo, u.reshape(SHAPE))[0].ravel())(u.ravel())
     gradient = jax.grad(density)(u)
-    own = jax.grad(lambda u: -0.5 * jnp.sum(maps.noise(law, pseudo, u) ** 2))(u)
+
+    def own_law(u):
+        z = maps.noise(law, pseudo, u)
+        return -0.5 * jnp.sum(z * law.precision_times(z))
+
+    own = jax.grad(own_law)(u)
     v, slope = maps.seen(law, pseudo, u, gradient if law.is_noise else gradient + own)
     return {
         "x": x,

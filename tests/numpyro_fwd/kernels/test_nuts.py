@@ -427,6 +427,30 @@ def test_short_walks_have_their_prior(num_steps, is_centred):
     np.testing.assert_allclose(draws["away"].var(), num_steps, rtol=0.3)
 
 
+@pytest.mark.first
+def test_short_state_spaces_have_their_prior():
+    transition, factor = jnp.array([[1.0, 1.0], [0.0, 0.9]]), jnp.array([[1.0, 0.0], [0.5, 0.8]])
+
+    def model():
+        scale = numpyro.sample("scale", dist.LogNormal(0, 0.7))
+        law = dist.GaussianStateSpace(
+            5, transition, scale_tril=scale * factor, initial_value=jnp.array([1.0, -2.0])
+        )
+        away = (numpyro.sample("x", law) - law.mean)[-1] / scale
+        numpyro.deterministic("away", away)
+
+    mcmc = MCMC(AutoNUTS(model), num_warmup=300, num_samples=1000, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    draws, expected = mcmc.get_samples(), jnp.zeros((2, 2))
+    for _ in range(5):
+        expected = transition @ expected @ transition.T + factor @ factor.T
+    assert len(mcmc.sampler.centredness(mcmc)) == 1
+    assert abs(jnp.log(draws["scale"]).mean()) < 0.2
+    found = jnp.cov(draws["away"], rowvar=False)
+    np.testing.assert_allclose(found / expected, 1.0, atol=0.3)
+    np.testing.assert_allclose(draws["away"].mean(0) / jnp.sqrt(jnp.diag(expected)), 0, atol=0.2)
+
+
 def test_a_walk_of_another_length_is_named():
     def model(y):
         scale = numpyro.sample("scale", dist.HalfNormal(1))

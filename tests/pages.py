@@ -1,6 +1,12 @@
-"""The Python code on the pages of docs/, executed as it stands there."""
+"""The Python code on the pages of docs/, executed as it stands there.
+
+What it prints is compared with the output that the page shows below it: words as they are, numbers
+as far as chains on another processor agree.
+"""
 
 import ast
+import contextlib
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -9,15 +15,21 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 DOCS = Path(__file__).parent.parent / "docs"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+VERSIONS = "Outputs are of JAX 0.10.2 and NumPyro 0.22.0 on a CPU."
+TOKEN = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?|\w+|[^\s\w]")
+PUNCTUATION = frozenset("[](){},.:;'")
+# of a number, in shares of it and beside that: sizes of effective samples are the least certain
+WITHIN, BESIDE = 0.5, 0.3
 
 
 class Block(NamedTuple):
-    """A block of code: its page, the number of its first line there, and its text."""
+    """A block of code: its page, the number of its first line there, its text and its output."""
 
     page: Path
     line: int
     text: str
+    output: str = ""
 
     @property
     def name(self) -> str:
@@ -31,10 +43,61 @@ class Block(NamedTuple):
         return found and found[1].replace("/", ".").removesuffix(".__init__")
 
     def run(self, namespace: dict[str, Any]) -> dict[str, Any]:
-        """Execute it; errors name the page and the line."""
+        """Execute it, and compare what it prints; errors name the page and the line."""
         tree = ast.increment_lineno(ast.parse(self.text), self.line - 1)
-        exec(compile(tree, str(self.page), "exec"), namespace)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(tree, str(self.page), "exec"), namespace)
+        sys.stdout.write(printed.getvalue())
+        if self.output:
+            check_output(f"{self.page}:{self.line}", self.output, printed.getvalue())
         return namespace
+
+
+def tokens(text: str) -> list[str]:
+    """Words and numbers."""
+    return [token for token in TOKEN.findall(text) if token not in PUNCTUATION]
+
+
+def number(token: str) -> float | None:
+    """The number that a token is, if it is one."""
+    try:
+        return float(token)
+    except ValueError:
+        return None
+
+
+def is_same(shown: str, printed: str) -> bool:
+    """Whether two lines have the same words, and about the same numbers."""
+    pairs = list(zip(tokens(shown), tokens(printed), strict=False))
+    if len(pairs) != max(len(tokens(shown)), len(tokens(printed))):
+        return False
+    for a, b in pairs:
+        x, y = number(a), number(b)
+        if x is None or y is None:
+            if a != b:
+                return False
+        elif abs(x - y) > WITHIN * max(abs(x), abs(y)) + BESIDE:
+            return False
+    return True
+
+
+def check_output(where: str, shown: str, printed: str) -> None:
+    """Each line of `shown` is in `printed`, in order; "..." stands for any, warnings for none."""
+    rest = [line for line in printed.splitlines() if line.strip()]
+    is_warning = is_open = False
+    for line in shown.splitlines():
+        is_warning = bool(line.strip()) and (is_warning or "Warning: " in line)
+        if is_warning or not line.strip():
+            continue
+        if line.strip() == "...":
+            is_open = True
+            continue
+        places = range(len(rest)) if is_open else range(min(len(rest), 1))
+        place = next((i for i in places if is_same(line, rest[i])), None)
+        found = "\n".join(rest[:3])
+        assert place is not None, f"{where} shows\n{line}\nand printed\n{found}"
+        rest, is_open = rest[place + 1 :], False
+    assert not rest or is_open, f"{where} printed, and does not show,\n" + "\n".join(rest)
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -42,7 +105,7 @@ def blocks(page: str) -> Iterator[Block]:
     path = DOCS / f"{page}.md"
     text = path.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
-        yield Block(path, text.count("\n", 0, found.start(1)) + 1, found[1])
+        yield Block(path, text.count("\n", 0, found.start(1)) + 1, found[1], found[2] or "")
 
 
 def define(block: Block) -> ModuleType:

@@ -99,7 +99,7 @@ LAYERS = {
         {"factors"},
         {"metric_functions"},
     ],
-    "coordinates": [{"laws"}, {"maps"}, {"learning"}, {"partial"}],
+    "coordinates": [{"laws"}, {"sequences"}, {"maps"}, {"learning"}, {"partial"}],
     "mcmc": [
         {"dependence", "derivatives"},
         {"auto_step", "langevin", "schedules"},

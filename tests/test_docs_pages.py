@@ -50,6 +50,38 @@ def test_block_runs(block):
     np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
 
 
+SHOWN = (
+    "mean  std\n  a  1.00  0.99\n  ...\n  z  2.00  1.01\n\nUserWarning: far\nfrom it\n\n[ 4000 ]"
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_right"),
+    [
+        ("mean std\na 1.02 1.0\nb 3 1\nc 3 1\nz 2 1\n[3900]", True),
+        ("mean std\na 1.02 1.0\nz 2 1\n[3900]", True),
+        ("mean sd\na 1.02 1.0\nz 2 1\n[3900]", False),  # another word
+        ("mean std\na 3.2 1.0\nz 2 1\n[3900]", False),  # another number
+        ("mean std\na 1.02 1.0\nz 2 1", False),  # a line that is not there
+        ("mean std\na 1.02 1.0\nz 2 1\n[3900]\nmore", False),
+        ("mean std\na 1.02 1.0 7\nz 2 1\n[3900]", False),  # another column
+    ],
+)
+def test_outputs_are_compared(printed, is_right):
+    if is_right:
+        pages.check_output("here", SHOWN, printed)
+    else:
+        with pytest.raises(AssertionError, match=r"^here "):
+            pages.check_output("here", SHOWN, printed)
+
+
+def test_pages_with_outputs_name_their_versions():
+    for path in [*pages.DOCS.rglob("*.md"), pages.DOCS.parent / "README.md"]:
+        text = path.read_text(encoding="utf-8") if "_build" not in path.parts else ""
+        has_output = any(found[2] for found in pages.BLOCK.finditer(text))
+        assert (pages.VERSIONS in text) == has_output, path
+
+
 def found_by(page, tmp_path, monkeypatch, **given):
     """What the blocks of a page find, one after the other, in one folder, with what is given."""
     monkeypatch.chdir(tmp_path)

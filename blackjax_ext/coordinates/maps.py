@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.coordinates.laws import Law, Pseudo, Waves
+from blackjax_ext.coordinates.laws import Law, Pseudo
+from blackjax_ext.coordinates.sequences import Waves
 from blackjax_ext.precision import NOISE_RESOLUTION
 
 WALL = 100.0

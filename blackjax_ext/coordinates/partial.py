@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import maps
-from blackjax_ext.coordinates.laws import AT_THE_MEAN, Law, LocScale, LongWalk, Pseudo, Together
+from blackjax_ext.coordinates.laws import AT_THE_MEAN, Alone, Law, Pseudo, Together
 from blackjax_ext.coordinates.learning import of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
@@ -161,7 +161,7 @@ def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
 
 def is_law(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
-    return node is None or isinstance(node, (LocScale, Together, LongWalk))
+    return node is None or isinstance(node, (Alone, Together))
 
 
 def placed_leaf(u: Array, pseudo: Pseudo | None, law: Law | None) -> tuple[Array, Array]:

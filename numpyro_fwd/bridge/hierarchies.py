@@ -31,12 +31,9 @@ from blackjax_ext.coordinates.laws import (
     LocFactor,
     LocScale,
     LocScaleNoise,
-    StateSpace,
-    Waves,
     coarseness_of,
-    followed,
-    walk,
 )
+from blackjax_ext.coordinates.sequences import StateSpace, Waves, followed, walk
 
 WRAPPERS = dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution
 

@@ -30,7 +30,8 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, LocScaleNoise, walk
+from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, LocScaleNoise
+from blackjax_ext.coordinates.sequences import walk
 from blackjax_ext.equations import Reader, Value, is_program, outputs_of
 from blackjax_ext.primitives import CONVERTING, INDEXING, PLACING, RESHAPING
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, bare

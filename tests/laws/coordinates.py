@@ -17,16 +17,20 @@ from blackjax_ext.coordinates.laws import (
     LocScale,
     LocScaleNoise,
     Pseudo,
-    walk,
 )
 from blackjax_ext.coordinates.learning import Frame
 from blackjax_ext.coordinates.partial import LawCoordinates, in_coordinates
+from blackjax_ext.coordinates.sequences import StateSpace, walk
 from blackjax_ext.metrics import Diagonal, structures
 from tests.laws import laws
 
-SHAPES = {"f": (2,), "g": (2,), "m": (2,), "n": (2,), "q": (3,), "r": (3,), "w": (), "x": (2,)}
+SHAPES = {
+    **{"f": (2,), "g": (2,), "m": (2,), "n": (2,), "q": (3,), "r": (3,)},
+    **{"t": (2, 2), "w": (), "x": (2,)},
+}
 FACTOR = np.array([[1.0, 0.0], [0.6, 0.8]])
-SIZE = laws.Size(20_000, 6)
+TRANSITION = np.array([[1.0, 1.0], [-0.2, 0.9]])
+SIZE = laws.Size(20_000, 8)
 STEP_SIZE = 0.75
 
 
@@ -42,6 +46,11 @@ def laws_of(z):
         "g": LocFactorNoise(z["x"], s * jnp.asarray(FACTOR, s.dtype)),
         "q": walk(s, 3, is_noise=True),
         "r": walk(s, 3),
+        "t": StateSpace(
+            jnp.zeros(2, s.dtype),
+            s * jnp.asarray(FACTOR[None], s.dtype),
+            jnp.asarray(TRANSITION, s.dtype),
+        ),
     }
 
 
@@ -52,6 +61,8 @@ def logdensity(z):
     normal = jax.scipy.stats.norm.logpdf
     f = (z["f"] - z["m"]) @ jnp.asarray(np.linalg.inv(FACTOR).T, s.dtype)
     steps = jnp.diff(z["r"], prepend=jnp.zeros(1, s.dtype))
+    moves = z["t"].at[1].add(-jnp.asarray(TRANSITION, s.dtype) @ z["t"][0])
+    t = moves @ jnp.asarray(np.linalg.inv(FACTOR).T, s.dtype)
     return (
         normal(z["w"])
         + normal(z["m"], 0.5 * z["w"], s).sum()
@@ -61,6 +72,7 @@ def logdensity(z):
         + normal(z["x"], z["m"], scale).sum()
         + normal(f, 0.0, s).sum()
         + normal(steps, 0.0, s).sum()
+        + normal(t, 0.0, s).sum()
     )
 
 
@@ -70,6 +82,7 @@ def draw(rng, n):
     w = e["w"]
     s = np.exp(0.5 * w)[:, None]
     m = 0.5 * w[:, None] + s * e["m"]
+    first, second = np.moveaxis(s[..., None] * (e["t"] @ FACTOR.T), 1, 0)
     return {
         "w": w,
         "m": m,
@@ -79,6 +92,7 @@ def draw(rng, n):
         "x": m + np.exp(0.5 * np.tanh(m)) * e["x"],
         "f": m + s * (e["f"] @ FACTOR.T),
         "r": np.cumsum(s * e["r"], axis=1),
+        "t": np.stack([first, second + first @ TRANSITION.T], axis=1),
     }
 
 
@@ -95,6 +109,8 @@ def uniforms(z):
         (z["x"] - z["m"]) / np.exp(0.5 * np.tanh(z["m"])),
         (z["f"] - z["m"]) @ np.linalg.inv(FACTOR).T / s,
         np.diff(z["r"], axis=1, prepend=0.0) / s,
+        z["t"][:, 0] @ np.linalg.inv(FACTOR).T / s,
+        (z["t"][:, 1] - z["t"][:, 0] @ TRANSITION.T) @ np.linalg.inv(FACTOR).T / s,
     ]
     return scipy.stats.norm.cdf(np.concatenate(e, axis=1))
 

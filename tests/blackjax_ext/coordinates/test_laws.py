@@ -5,19 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.coordinates import laws, maps
+from blackjax_ext.coordinates import laws, maps, sequences
 from blackjax_ext.coordinates.laws import (
     LocFactor,
     LocFactorNoise,
     LocScale,
     LocScaleNoise,
-    LongWalk,
     Pseudo,
-    StateSpace,
-    Walk,
-    WalkNoise,
-    walk,
 )
+from blackjax_ext.coordinates.sequences import LongWalk, StateSpace, Walk, WalkNoise, walk
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +49,7 @@ def waves_by_hand():
 def system_by_hand(law):
     """``m, M`` for a leaf of shape (2, 3), and what turns a leaf out of the components."""
     eye, places = np.eye(3), waves_by_hand()
-    turn = places[isinstance(law, WalkNoise)] if isinstance(law, laws.Waves) else eye
+    turn = places[isinstance(law, WalkNoise)] if isinstance(law, sequences.Waves) else eye
     if isinstance(law, laws.Together):
         m, matrix = law.loc, law.factor
     elif isinstance(law, LongWalk):
@@ -191,7 +187,7 @@ def test_a_walk_of_no_steps():
 
 
 def test_long_walks_have_no_matrix_of_waves():
-    n = laws.MOST_WAVES + 1
+    n = sequences.MOST_WAVES + 1
     assert isinstance(walk(0.3, n), LongWalk)
     noise = walk(np.array([0.3, 2.0]), n, is_noise=True)
     assert type(noise) is LocScaleNoise and noise.scale.shape == (2, 1)

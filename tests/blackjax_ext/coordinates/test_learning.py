@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.coordinates.laws import LocFactor, LocFactorNoise, LocScale, LongWalk, walk
+from blackjax_ext.coordinates.laws import LocFactor, LocFactorNoise, LocScale
+from blackjax_ext.coordinates.sequences import LongWalk, walk
 from tests.laws.coordinates import learned, posterior
 
 

@@ -15,7 +15,7 @@ from numpyro.handlers import reparam
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import constrain_fn
 
-from blackjax_ext.coordinates import laws, maps
+from blackjax_ext.coordinates import laws, maps, sequences
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.traces import first_sites, is_latent
@@ -262,7 +262,7 @@ def test_the_noise_of_a_walk_has_the_coordinates_of_its_places(way, x64):
     @jax.jit
     def entered(z):
         u = coordinates.into(z, {"tau": None, "z": some})
-        law = laws.walk(0.3, 12)
+        law = sequences.walk(0.3, 12)
         places = maps.into(law, some, walked(z["z"], jnp.float64(0.3)))
         return u, places, coordinates.out(u, {"tau": None, "z": some}).position
 

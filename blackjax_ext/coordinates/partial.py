@@ -97,7 +97,8 @@ class LawCoordinates:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from blackjax_ext.coordinates.partial import LawCoordinates, LocScale, Pseudo
+    >>> from blackjax_ext.coordinates.laws import LocScale, Pseudo
+    >>> from blackjax_ext.coordinates.partial import LawCoordinates
     >>> def laws(z):
     ...     return {"w": None, "x": LocScale(0.0, jnp.exp(z["w"] / 2))}
     >>> found = LawCoordinates(laws)

@@ -30,7 +30,7 @@ SHAPES = {
 }
 FACTOR = np.array([[1.0, 0.0], [0.6, 0.8]])
 TRANSITION = np.array([[1.0, 1.0], [-0.2, 0.9]])
-SIZE = laws.Size(20_000, 8)
+SIZE = laws.Size(16_000, 12)
 STEP_SIZE = 0.75
 
 

@@ -21,6 +21,7 @@ TOKEN = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?|\w+|[^\s\w]")
 PUNCTUATION = frozenset("[](){},.:;'")
 # of a number, in shares of it and beside that: sizes of effective samples are the least certain
 WITHIN, BESIDE = 0.5, 0.3
+DIVERGENCES = 30.0  # beside, of their number
 
 
 class Block(NamedTuple):
@@ -71,12 +72,13 @@ def is_same(shown: str, printed: str) -> bool:
     pairs = list(zip(tokens(shown), tokens(printed), strict=False))
     if len(pairs) != max(len(tokens(shown)), len(tokens(printed))):
         return False
+    beside = DIVERGENCES if "Number of divergences" in shown else BESIDE
     for a, b in pairs:
         x, y = number(a), number(b)
         if x is None or y is None:
             if a != b:
                 return False
-        elif abs(x - y) > WITHIN * max(abs(x), abs(y)) + BESIDE:
+        elif abs(x - y) > WITHIN * max(abs(x), abs(y)) + beside:
             return False
     return True
 

@@ -57,16 +57,16 @@ class LongWalk(Alone, OfWalk):
 
     @property
     def mean(self) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return jnp.zeros_like(self.own_scale)
 
     @property
     def own_scale(self) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return jnp.asarray(self.scale)[..., None]
 
     def spread(self, root: Array, e: Array) -> Array:
-        """See :class:`Law`: places S <- S / r^2 + s e / r, and steps from them."""
+        """See `Law`: places S <- S / r^2 + s e / r, and steps from them."""
 
         def joined(first: Any, second: Any) -> tuple[Array, Array]:
             return first[0] * second[0], second[0] * first[1] + second[1]
@@ -76,19 +76,19 @@ class LongWalk(Alone, OfWalk):
         return e - (1 - kept) * (shifted(places) / self.own_scale)
 
     def unspread(self, root: Array, z: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return root * (z + (1 - 1 / root**2) * (jnp.cumsum(z, -1) - z))
 
     def effect(self, z: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return jnp.cumsum(self.own_scale * z, -1)
 
     def noise(self, v: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return (v - shifted(v)) / self.own_scale
 
     def unslope(self, h: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return (h - shifted(h[..., ::-1])[..., ::-1]) / self.own_scale
 
 
@@ -117,7 +117,7 @@ class StateSpace(Together, OfStates):
 
     @exact_products
     def root(self, information: Array) -> Array:
-        """See :class:`Law`: D."""
+        """See `Law`: D."""
         past = self.past()[..., 0, :, :]
         seen = jnp.sqrt(information)[..., None] * self.factor
         of_place = jnp.moveaxis(seen.mT @ seen, -3, 0)
@@ -133,7 +133,7 @@ class StateSpace(Together, OfStates):
         return jnp.moveaxis(roots, 0, -3)
 
     def offset(self, root: Array, pseudo: Pseudo) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         seen = times(self.factor.mT, pseudo.information * pseudo.beyond(self.mean))
         # R^-1 from the last place on, of which no other is right
         later = jnp.concatenate([root[..., 1:, :, :], root[..., -1:, :, :]], -3)
@@ -142,16 +142,16 @@ class StateSpace(Together, OfStates):
         return backwards[..., ::-1, :]
 
     def spread(self, root: Array, e: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         kept = columns_solved(root, columns_solved(root, self.past()), trans=1)
         return followed(kept, solved(root, e, trans=1))
 
     def unspread(self, root: Array, z: Array) -> Array:
-        """See :class:`Law`."""
+        """See `Law`."""
         return times(root.mT, z) - solved(root, times(self.past(), before(z)))
 
     def precision_times(self, z: Array) -> Array:
-        """See :class:`Law`: ``T^T T z``."""
+        """See `Law`: ``T^T T z``."""
         past = self.past()
         steps = z - times(past, before(z))
         return steps - before(times(past.mT, steps)[..., ::-1, :])[..., ::-1, :]

@@ -22,7 +22,7 @@ PUNCTUATION = frozenset("[](){},.:;'")
 # of a number, in shares of it and beside that; and of sizes of effective samples, which another
 # processor may have ten times as large where a sampler fails, as NUTS on centred schools
 WITHIN, BESIDE, OF_SIZES, FROM_SIZE = 0.5, 0.3, 0.95, 20.0
-DIVERGENCES = 30.0  # beside, of their number
+FAILURES = 30.0  # beside, in lines that count divergences or failed solves
 
 
 class Block(NamedTuple):
@@ -73,7 +73,8 @@ def is_same(shown: str, printed: str) -> bool:
     pairs = list(zip(tokens(shown), tokens(printed), strict=False))
     if len(pairs) != max(len(tokens(shown)), len(tokens(printed))):
         return False
-    beside = DIVERGENCES if "Number of divergences" in shown else BESIDE
+    is_count = "Number of divergences" in shown or " failed)" in shown
+    beside = FAILURES if is_count else BESIDE
     for a, b in pairs:
         x, y = number(a), number(b)
         if x is None or y is None:

@@ -109,6 +109,8 @@ class StateSpace(Together, OfStates):
     """States of D components along the axis before the last, each the one before it and noise.
 
     Their means, (..., n, D), the factor of the noise, (..., 1, D, D), and the transition, (D, D).
+
+    In single precision correlated noise whose scales are a thousandfold apart loses its digits.
     """
 
     def past(self) -> Array:

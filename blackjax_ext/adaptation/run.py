@@ -24,7 +24,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.adaptation import report, windows
+from blackjax_ext.adaptation import half_turns, report, windows
 from blackjax_ext.adaptation.algorithm import (
     Algorithm,
     BoundAlgorithm,
@@ -330,7 +330,8 @@ def begin(
         num_steps=plan.num_steps,
         with_gradients=learns_from_gradients(plan, states, metric, x.shape[1]),
     )
-    return states, adapt_state._replace(coordinates=learned)
+    trial = half_turns.no_trial(step_size) if plan.is_doubling else None
+    return states, adapt_state._replace(coordinates=learned, trial=trial)
 
 
 def first_frame(bound: Stepper, metric: Factor, position: ArrayTree) -> tuple[Any, Any]:
@@ -412,11 +413,11 @@ def adapt(
         target = plan.target_acceptance_rate
         rate = windows.rate_to_adapt_to(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
-        adapt_state = windows.update_step(adapt_state, rate, target, is_last)
+        adapted = windows.update_step(adapt_state, rate, target, is_last)
         if plan.is_doubling:
-            step_size = adapt_state.step_size
-            turning = jnp.where(is_last, windows.off_resonance(step_size), step_size)
-            adapt_state = adapt_state._replace(step_size=turning)
+            seen = i, info.tuning_rate, info.is_divergent
+            adapted = half_turns.tried(adapt_state, adapted, *seen, target)
+        adapt_state = adapted
     x = ravel_each(coordinates_of(states))
     if adapt_state.slopes is not None:
         gradients = ravel_each(gradients_of(states))

@@ -49,6 +49,7 @@ import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
 from jax import Array
 
+from blackjax_ext.adaptation.half_turns import Trial
 from blackjax_ext.checks import item_of
 from blackjax_ext.metrics.factor import Factor
 
@@ -166,6 +167,8 @@ class AdaptState(NamedTuple):
         What is learned of coordinates; None for steps in the position itself.
     slopes
         Gradients of the current window; None for a metric from draws alone.
+    trial
+        Of a longer step, by algorithms that double trajectories; None for others.
     """
 
     step_size: Array
@@ -176,6 +179,7 @@ class AdaptState(NamedTuple):
     schedule: AdaptationSchedule | None
     coordinates: Any = None
     slopes: Slopes | None = None
+    trial: Trial | None = None
 
     def __getitem__(self, key: Any) -> Any:
         return item_of(self, key)
@@ -313,23 +317,6 @@ def update_step(
     averaging = dual_averaging()[1](state.averaging, target - acceptance_rate)
     log_step = jnp.where(is_last, averaging.log_x_avg, averaging.log_x)
     return state._replace(averaging=averaging, step_size=representable(log_step))
-
-
-def off_resonance(step_size: Array) -> Array:
-    r"""Step sizes at which doubled trajectories turn; those at which they do not are lengthened.
-
-    Where a metric makes all scales 1, coordinates go around together, half a turn in :math:`\pi`.
-    A trajectory of n steps that is a little less than that has not turned, and if 2 n + 1 steps are
-    a little more than a whole turn, its ends look as if they had not turned either; nor do those of
-    the next doublings, up to hundreds of steps. So it is where :math:`2\pi / (2n + 1) < \epsilon <
-    \pi / n`: for n = 7 between .419 and .449, which is the step size of 130 dimensions. Just above
-    that n steps are enough.
-    """
-    # steps of a doubled trajectory; of 3 the step size is that of few dimensions
-    for n in (7, 15, 31):
-        is_within = (step_size > 1.98 * np.pi / (2 * n + 1)) & (step_size < np.pi / n)
-        step_size = jnp.where(is_within, 1.01 * np.pi / n, step_size)
-    return step_size
 
 
 def limit_step_size(state: AdaptState, longest: float) -> AdaptState:

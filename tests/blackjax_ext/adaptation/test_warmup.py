@@ -13,7 +13,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.adaptation import newton_path, start, windows
+from blackjax_ext.adaptation import half_turns, newton_path, start, windows
 from blackjax_ext.metrics import Dense, Diagonal, factorize
 from numpyro_fwd import FMALA
 
@@ -36,7 +36,7 @@ def test_a_doubled_trajectory_turns_with_the_step_size_of_a_warm_up(num_steps):
         return np.sin(n * step_size) < 0
 
     steps = np.linspace(0.05, 0.8, 2_000, dtype=np.float32)
-    found = np.asarray(windows.off_resonance(jnp.asarray(steps)))
+    found = np.asarray(half_turns.off_resonance(jnp.asarray(steps)))
     is_lost = ~turns(steps, num_steps) & ~turns(steps, 2 * num_steps + 1) & (steps > 3 / num_steps)
     is_lost &= steps * num_steps < np.pi
     if num_steps < 31:  # of 31 there are few
@@ -44,6 +44,65 @@ def test_a_doubled_trajectory_turns_with_the_step_size_of_a_warm_up(num_steps):
     assert (turns(found, num_steps) | turns(found, 2 * num_steps + 1))[is_lost].all()
     assert (found >= steps).all() and (found <= 1.1 * steps).all()
     assert (found == steps).mean() > 0.9
+
+
+def test_a_longer_step_is_just_above_half_a_turn():
+    """Of 3, 7, 15 or 31 steps, and no step is shortened or lengthened more than is tried."""
+    steps = np.linspace(0.02, 1.2, 5_000, dtype=np.float32)
+    found = np.asarray(half_turns.longer(jnp.asarray(steps)))
+    is_longer = found > steps
+    assert 0.4 < is_longer.mean() < 0.8
+    half_turn = np.pi / found[is_longer]
+    assert np.isin(np.round(half_turn * half_turns.BEYOND), half_turns.TURNS).all()
+    assert (np.floor(half_turn) < np.round(half_turn * half_turns.BEYOND)).all()
+    assert (found <= half_turns.LONGEST * steps * (1 + 1e-6)).all() and (found >= steps).all()
+
+
+def tried_step_size(fate, num_steps=400, step_size=0.8, target=0.85):
+    """Step sizes of a warm-up that reject as the target says at `step_size`.
+
+    `fate` says, of a step near to half a turn and its number, whether it diverges and how often it
+    is rejected.
+    """
+    metric = factorize(None, 2).at(jnp.zeros(2))
+    state = windows.init(jnp.full(4, step_size), metric, jnp.zeros((4, 2)), num_steps=num_steps)
+    state = state._replace(trial=half_turns.no_trial(state.step_size))
+    used = []
+    for i in range(num_steps):
+        used.append(float(state.step_size[0]))
+        rejected, diverges = (1 - target) * (used[-1] / step_size) ** 2, False
+        if abs(used[-1] - EDGE) < 1e-5:
+            rejected, diverges = fate(i)
+        rates = jnp.full(4, max(1 - rejected, 0.0))
+        adapted = windows.update_step(state, rates, target, i == num_steps - 1)
+        seen = jnp.array(i), rates, jnp.array([diverges, False, False, False])
+        state = half_turns.tried(state, adapted, *seen, target)
+    return np.array([*used, float(state.step_size[0])])
+
+
+EDGE = half_turns.BEYOND * np.pi / 3
+
+
+def test_a_longer_step_is_kept_unless_it_rejects_or_loses_too_much():
+    """Of warm-ups in which steps of .8 are accepted as the target says."""
+
+    def is_tried(found):
+        return (np.abs(found[370:-1] - EDGE) < 1e-5).all()
+
+    kept = tried_step_size(lambda i: (0.3, False))
+    assert is_tried(kept) and abs(kept[-1] - EDGE) < 1e-5
+    assert (np.abs(kept[:369] - EDGE) > 1e-5).all()
+    rare = tried_step_size(lambda i: (0.3, i == 380))
+    assert is_tried(rare) and abs(rare[-1] - EDGE) < 1e-5
+    for fate in (lambda i: (0.4, False), lambda i: (0.3, i % 5 == 0)):
+        found = tried_step_size(fate)
+        assert is_tried(found) and 0.7 < found[-1] < 0.9
+    # who asks for fewer rejections gets fewer
+    found = tried_step_size(lambda i: (0.2, False), target=0.95)
+    assert is_tried(found) and 0.7 < found[-1] < 0.9
+    # too far away, and too short a warm-up
+    for given in ({"step_size": 0.5}, {"num_steps": 15}):
+        assert not is_tried(tried_step_size(lambda i: (0.3, False), **given))
 
 
 @pytest.mark.long

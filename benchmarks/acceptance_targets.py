@@ -1,7 +1,8 @@
 """Acceptance probability to adapt to: ``python benchmarks/acceptance_targets.py``.
 
 The measure is the expected squared jump of a chain started in equilibrium, in units of the variance
-and per coordinate, over a grid of step sizes.
+and per coordinate, over a grid of step sizes; of trajectories that are doubled it is the effective
+draws per gradient with the step size of the target, and with the longer one of half a turn.
 """
 
 import sys
@@ -14,9 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 import blackjax_ext
+import numpyro_fwd
+from benchmarks.harness.board_posteriors import POSTERIORS
+from benchmarks.harness.diagnostics import least_ess, least_ess_of_squares, worst_rhat
 from benchmarks.harness.report import Report, Section
+from blackjax_ext.adaptation import half_turns
 
 CHAINS, STEPS, NUM_SIZES = 4000, 15, 28
+DOUBLED = (  # models whose step size is a little below that of half a turn
+    *("kidscore", "mixture", "funnel", "swiss", "robust", "linear", "survival", "ordinal"),
+    *("negative_binomial", "autoregression", "hidden_markov", "lynx_hare", "local_level"),
+    *("schools_centred", "item_response", "crossed"),
+)
 SAMPLERS = [
     ("random_walk", {}),
     ("mala", {}),
@@ -105,7 +115,73 @@ def targets(quick: bool) -> Section:
     )
 
 
-REPORT = Report("acceptance_targets", "Acceptance probability to adapt to", {"targets": targets})
+def with_both_steps(name: str, num_steps: int) -> list[list]:
+    """Rows of a posterior: with the step size of the target, and with the longer one."""
+    model, arguments = POSTERIORS[name].make()
+    mcmc = numpyro_fwd.MCMC(
+        numpyro_fwd.AutoNUTS(model),
+        num_warmup=num_steps,
+        num_samples=num_steps,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.warmup(jax.random.key(0), *arguments)
+    state = mcmc.post_warmup_state
+    adapted = state.adapt_state
+    average = jnp.exp(adapted.averaging.log_x_avg)
+    rows = []
+    for step_size in (average, half_turns.longer(average)):
+        mcmc.post_warmup_state = state._replace(adapt_state=adapted._replace(step_size=step_size))
+        fields = ("num_steps", "accept_prob", "diverging")
+        mcmc.run(jax.random.key(1), *arguments, extra_fields=fields)
+        found = mcmc.get_extra_fields(group_by_chain=True)
+        samples = mcmc.get_samples(group_by_chain=True)
+        draws = {site: np.asarray(samples[site]) for site in state.z}
+        count = float(found["num_steps"].sum()) / 1000
+        is_taken = bool(jnp.allclose(step_size, adapted.step_size, rtol=0.02))
+        squares = min(least_ess_of_squares(x) for x in draws.values() if x.size)
+        rows.append(
+            [
+                *(name, (len(rows) and "half a turn") or "of the target", float(step_size[0])),
+                "yes" if is_taken else "no",
+                float(found["accept_prob"].mean()),
+                100 * float((found["accept_prob"] < half_turns.LOST).mean()),
+                int(found["diverging"].sum()),
+                float(found["num_steps"].mean()),
+                *(worst_rhat(draws), least_ess(draws) / count, squares / count),
+            ]
+        )
+    jax.clear_caches()
+    return rows
+
+
+def doubled(quick: bool) -> Section:
+    """What the step size of half a turn brings to trajectories that are doubled."""
+    names, num_steps = (DOUBLED[:1], 100) if quick else (DOUBLED, 1000)
+    tables = [REPORT.once(name, with_both_steps, name, num_steps) for name in names]
+    return Section(
+        "Step sizes of half a turn",
+        "AutoNUTS on posteriors of the leaderboard whose step size, adapted to an acceptance "
+        "probability of 0.85, is a little below that with which 3 or 7 steps are half a turn: with "
+        f"both step sizes. Four chains, {num_steps:,} steps of warm-up, {num_steps:,} draws, one "
+        "seed. Lost: trajectories with an acceptance probability below "
+        f"{half_turns.LOST}, in per cent. Taken: by the warm-up, which tries the longer step. "
+        "Least bulk ESS of a value, and of a square, per 1,000 gradients of the "
+        "draws.",
+        [
+            *("posterior", "step", "step size", "taken", "acceptance", "lost, %", "divergences"),
+            *("gradients a draw", "R-hat", "ESS", "ESS of squares"),
+        ],
+        [row for table in tables for row in table],
+    )
+
+
+REPORT = Report(
+    "acceptance_targets",
+    "Acceptance probability to adapt to",
+    {"targets": targets, "doubled": doubled},
+)
 
 if __name__ == "__main__":
     REPORT.main()

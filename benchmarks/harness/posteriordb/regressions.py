@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax import Array
 
 from benchmarks.harness.posteriordb.ports import port
 
@@ -15,9 +16,9 @@ def flat(size: int) -> dist.Distribution:
     return dist.ImproperUniform(dist.constraints.real, (), event_shape=(size,))
 
 
-def design(*columns) -> np.ndarray:
+def design(*columns) -> Array:
     """Covariates (N, K), of which the first are ones where one is the number 1."""
-    return np.stack(np.broadcast_arrays(*columns), axis=1).astype(float)
+    return jnp.stack(jnp.broadcast_arrays(*columns), axis=1).astype(float)
 
 
 def linear(y, *columns, scale: dist.Distribution | None = None) -> None:

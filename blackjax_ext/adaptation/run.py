@@ -415,8 +415,7 @@ def adapt(
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapted = windows.update_step(adapt_state, rate, target, is_last)
         if plan.is_doubling and adapt_state.trial is not None:  # of an older checkpoint
-            seen = i, info.tuning_rate, info.is_divergent
-            adapted = half_turns.tried(adapt_state, adapted, *seen, target)
+            adapted = half_turns.tried(adapt_state, adapted, i, info, target)
         adapt_state = adapted
     x = ravel_each(coordinates_of(states))
     if adapt_state.slopes is not None:

@@ -14,6 +14,7 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from blackjax_ext.adaptation import half_turns, newton_path, start, windows
+from blackjax_ext.adaptation.algorithm import StepInfo
 from blackjax_ext.metrics import Dense, Diagonal, factorize
 from numpyro_fwd import FMALA
 
@@ -58,28 +59,30 @@ def test_a_longer_step_is_just_above_half_a_turn():
     assert (found <= half_turns.LONGEST * steps * (1 + 1e-6)).all() and (found >= steps).all()
 
 
-def tried_step_size(fate, num_steps=400, step_size=0.8, target=0.85):
+def tried_step_size(fate, num_steps=400, step_size=0.8, target=0.85, num_gradients=3):
     """Step sizes of a warm-up that reject as the target says at `step_size`.
 
-    `fate` says, of a step near to half a turn and its number, whether it diverges and how often it
-    is rejected.
+    `fate` says, of a step of half a turn and its number, how often it is rejected and whether it
+    diverges; it takes `num_gradients`, others 7.
     """
     metric = factorize(None, 2).at(jnp.zeros(2))
     state = windows.init(jnp.full(4, step_size), metric, jnp.zeros((4, 2)), num_steps=num_steps)
     state = state._replace(trial=half_turns.no_trial(state.step_size))
 
     @jax.jit
-    def advance(state, i, rates, is_divergent):
+    def advance(state, i, rates, is_divergent, gradients):
         adapted = windows.update_step(state, rates, target, i == num_steps - 1)
-        return half_turns.tried(state, adapted, i, rates, is_divergent, target)
+        info = StepInfo(rates, is_divergent, jnp.full(4, gradients), jnp.zeros(4), is_divergent)
+        return half_turns.tried(state, adapted, i, info, target)
 
     used = [step_size]
     for i in range(num_steps):
-        rejected, diverges = (1 - target) * (used[-1] / step_size) ** 2, False
+        rejected, diverges, gradients = (1 - target) * (used[-1] / step_size) ** 2, False, 7
         if abs(used[-1] - EDGE) < 1e-5:
-            rejected, diverges = fate(i)
+            rejected, diverges, gradients = *fate(i), num_gradients
         rates = np.full(4, max(1 - rejected, 0.0), np.float32)
-        state = advance(state, i, rates, np.array([diverges, False, False, False]))
+        is_divergent = np.array([diverges, False, False, False])
+        state = advance(state, i, rates, is_divergent, gradients)
         used.append(float(state.step_size[0]))
     return np.array(used)
 
@@ -100,6 +103,10 @@ def test_a_longer_step_is_kept_unless_it_rejects_or_loses_too_much():
     assert is_tried(rare) and abs(rare[-1] - EDGE) < 1e-5
     for fate in (lambda i: (0.4, False), lambda i: (0.3, i % 5 == 0)):
         found = tried_step_size(fate)
+        assert is_tried(found) and 0.7 < found[-1] < 0.9
+    # as many gradients as before, or hardly fewer
+    for num_gradients in (7, 6):
+        found = tried_step_size(lambda i: (0.35, False), num_gradients=num_gradients)
         assert is_tried(found) and 0.7 < found[-1] < 0.9
     # who asks for fewer rejections gets fewer
     found = tried_step_size(lambda i: (0.2, False), target=0.95)

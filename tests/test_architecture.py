@@ -107,6 +107,7 @@ LAYERS = {
         {"metric_moves", "tangent_moves"},
     ],
     "adaptation": [
+        {"half_turns"},
         {"windows"},
         {"algorithm"},
         {"budget"},

@@ -9,16 +9,12 @@ rejected.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-if TYPE_CHECKING:
-    from blackjax_ext.adaptation.algorithm import StepInfo
-    from blackjax_ext.adaptation.windows import AdaptState
 
 TURNS = (3, 7, 15, 31)  # steps of a doubled trajectory
 # Of unit normals in 10 to 200 dimensions 1.00 is lost to rounding and 1.02 is not; longer steps
@@ -81,10 +77,8 @@ def longer(step_size: Array) -> Array:
     return found
 
 
-def tried(
-    before: "AdaptState", after: "AdaptState", i: Array, info: "StepInfo", target: float
-) -> "AdaptState":
-    """What is adapted after step i: `after`, but while a longer step is tried.
+def tried(before: Any, after: Any, i: Array, info: Any, target: float) -> Any:
+    """What is adapted after step i, an ``AdaptState``: `after`, but while a longer step is tried.
 
     From the middle of the last window on the average of `before` stays what it is, and the longer
     step is taken; the last step decides.

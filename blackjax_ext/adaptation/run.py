@@ -414,7 +414,7 @@ def adapt(
         rate = windows.rate_to_adapt_to(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapted = windows.update_step(adapt_state, rate, target, is_last)
-        if plan.is_doubling and adapt_state.trial is not None:  # of an older checkpoint
+        if adapt_state.trial is not None:
             adapted = half_turns.tried(adapt_state, adapted, i, info, target)
         adapt_state = adapted
     x = ravel_each(coordinates_of(states))

@@ -31,7 +31,9 @@ class AutoNUTS(BlackJAXKernel):
     in the coordinates of its noise given a pseudo-observation of each of its components, which the
     warm-up learns from draws and gradients (:mod:`blackjax_ext.coordinates.laws`);
     ``centredness(mcmc)`` says how centred they are. Exact for whatever it finds. Models without
-    effects are sampled as they are. Vectorized chains share step size, metric and coordinates.
+    effects are sampled as they are. Vectorized chains share step size, metric and coordinates. The
+    warm-up ends with steps of half a turn where these are near and cost less, which are accepted
+    less often than ``target_accept_prob`` says (:mod:`blackjax_ext.adaptation.half_turns`).
 
     Extra fields: "num_steps", the gradients of a draw, "energy", "tree_depth" and "diverging".
 
@@ -51,7 +53,8 @@ class AutoNUTS(BlackJAXKernel):
         See :class:`BlackJAXKernel`.
     """
 
-    # what chains of NumPyro's NUTS that aim at 0.8 come to is 0.88; those here come to their target
+    # what chains of NumPyro's NUTS that aim at 0.8 come to is 0.88; those here come to their
+    # target, before steps are lengthened to half a turn
     best_accept_prob = 0.85
     takes_matrices = True
     correlates_many = True

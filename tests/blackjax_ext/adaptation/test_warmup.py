@@ -117,6 +117,26 @@ def test_a_longer_step_is_kept_unless_it_rejects_or_loses_too_much():
         assert (np.abs(found - EDGE) > 1e-5).all()
 
 
+def test_a_warm_up_ends_with_steps_of_half_a_turn():
+    """Of ten unit normals, whose step size at the target is about .8: three gradients a draw."""
+
+    def model():
+        numpyro.sample("x", dist.Normal(0, 1).expand([10]).to_event(1))
+
+    mcmc = MCMC(
+        numpyro_fwd.AutoNUTS(model, adapt_mass_matrix=False),
+        num_warmup=200,
+        num_samples=100,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), extra_fields=("num_steps", "adapt_state.step_size"))
+    found = mcmc.get_extra_fields()
+    np.testing.assert_allclose(found["adapt_state.step_size"], EDGE, rtol=1e-5)
+    assert found["num_steps"].mean() < 3.2
+
+
 @pytest.mark.long
 def test_trajectories_in_130_dimensions_turn():
     """The step size is .43 by itself; of BlackJAX's NUTS trajectories have up to 500 steps then."""

@@ -84,6 +84,10 @@ def tried_step_size(fate, num_steps=400, step_size=0.8, target=0.85, num_gradien
         is_divergent = np.array([diverges, False, False, False])
         state = advance(state, i, rates, is_divergent, gradients)
         used.append(float(state.step_size[0]))
+    if num_steps == 400:  # thirty steps of four chains before the trial, and thirty of it
+        np.testing.assert_array_equal(state.trial.num_steps, 120)
+        last = num_gradients if abs(used[-2] - EDGE) < 1e-5 else 7
+        np.testing.assert_array_equal(state.trial.num_gradients, [840, 120 * last])
     return np.array(used)
 
 

@@ -56,6 +56,19 @@ def test_a_reference_names_the_sites_and_is_finite(name):
     assert {site: np.shape(mean) for site, (mean, _) in truth.items()}.items() <= shapes.items()
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_port_takes_traced_arguments(name):
+    """As samplers give them here, though ports may compute from data with NumPy."""
+    model, arguments = POSTERIORS[name].make()
+    info = initialize_model(
+        jax.random.key(0), model, model_args=arguments, dynamic_args=True, validate_grad=False
+    )
+    energy = jax.eval_shape(
+        lambda given: info.potential_fn(*given)(info.param_info.z), tuple(arguments)
+    )
+    assert energy.shape == ()
+
+
 def test_references_have_converged():
     for name, found in MADE.items():
         assert found["rhat"] < 1.005 and found["ess"] > 2000, name

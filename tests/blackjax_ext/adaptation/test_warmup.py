@@ -84,10 +84,10 @@ def tried_step_size(fate, num_steps=400, step_size=0.8, target=0.85, num_gradien
         is_divergent = np.array([diverges, False, False, False])
         state = advance(state, i, rates, is_divergent, gradients)
         used.append(float(state.step_size[0]))
-    if num_steps == 400:  # thirty steps of four chains before the trial, and thirty of it
+    if num_steps == 400:  # thirty steps of four chains
         np.testing.assert_array_equal(state.trial.num_steps, 120)
         last = num_gradients if abs(used[-2] - EDGE) < 1e-5 else 7
-        np.testing.assert_array_equal(state.trial.num_gradients, [840, 120 * last])
+        np.testing.assert_array_equal(state.trial.num_gradients, 120 * last)
     return np.array(used)
 
 
@@ -108,9 +108,9 @@ def test_a_longer_step_is_kept_unless_it_rejects_or_loses_too_much():
     for fate in (lambda i: (0.4, False), lambda i: (0.3, i % 5 == 0)):
         found = tried_step_size(fate)
         assert is_tried(found) and 0.7 < found[-1] < 0.9
-    # as many gradients as before, or hardly fewer
-    for num_gradients in (7, 6):
-        found = tried_step_size(lambda i: (0.35, False), num_gradients=num_gradients)
+    # trajectories that do not turn after three steps
+    for num_gradients in (4, 7):
+        found = tried_step_size(lambda i: (0.3, False), num_gradients=num_gradients)
         assert is_tried(found) and 0.7 < found[-1] < 0.9
     # who asks for fewer rejections gets fewer
     found = tried_step_size(lambda i: (0.2, False), target=0.95)

@@ -25,7 +25,7 @@ CHAINS, STEPS, NUM_SIZES = 4000, 15, 28
 DOUBLED = (  # models whose step size is a little below that of half a turn
     *("kidscore", "mixture", "funnel", "swiss", "robust", "linear", "survival", "ordinal"),
     *("negative_binomial", "autoregression", "hidden_markov", "lynx_hare", "local_level"),
-    *("schools_centred", "item_response", "crossed"),
+    *("schools_centred", "item_response", "crossed", "disease_map"),
 )
 SAMPLERS = [
     ("random_walk", {}),
